@@ -1,0 +1,40 @@
+# Two commands for people: `make run` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: run test test-slow test-gpu lint clean
+
+run: $(VENV)/.core
+	$(BIN)/pullback demo
+
+test: $(VENV)/.all lint
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+test-slow: $(VENV)/.all
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-gpu: $(VENV)/.all
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e ".[cli]"
+	touch $@
+
+# torch is pinned: another spelling pulls gigabytes of GPU libraries
+$(VENV)/.all: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e ".[torch,jax,gpu,bench,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,1 @@
+"""What all CPU kernels share: vectors, memory, elementary functions."""

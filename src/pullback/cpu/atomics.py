@@ -1,0 +1,140 @@
+"""Words in shared memory: atomic access, calls by address, and the kernel's wait queue.
+
+Everything here takes plain integer addresses, so compiled code carries no process-specific value
+and can be cached on disk. Ordering is sequentially consistent throughout: the waiting protocol of
+the pool relies on a store being visible before the load that follows it.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core.cgutils import get_or_insert_function as insert_function
+from numba.extending import intrinsic, register_jitable
+
+I64: Final = ir.IntType(64)
+INT: Final = types.int64
+_ORDER: Final = "seq_cst"
+_X86: Final = platform.machine() in ("x86_64", "AMD64")
+
+# The only system call of the package; its number differs between Linux architectures.
+_SYS_FUTEX: Final = 202 if _X86 else 98
+_FUTEX_WAIT_PRIVATE: Final = 128
+_FUTEX_WAKE_PRIVATE: Final = 129
+
+_syscall = types.ExternalFunction("syscall", INT(INT, INT, INT, INT, INT, INT, INT))
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, I64.as_pointer())
+
+
+def _read_modify_write(operation: str) -> Any:
+    @intrinsic
+    def apply(typing_context: Any, address: Any, value: Any) -> Any:
+        def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.atomic_rmw(operation, _pointer(builder, args[0]), args[1], _ORDER)
+
+        return INT(INT, INT), lower
+
+    return apply
+
+
+_add = _read_modify_write("add")
+_and = _read_modify_write("and")
+_or = _read_modify_write("or")
+
+
+# Numba finds a function in its disk cache only if the intrinsics it uses have a stable name:
+# module-level wrappers give the three generated ones theirs.
+@register_jitable
+def fetch_add(address, value):
+    return _add(address, value)
+
+
+@register_jitable
+def fetch_and(address, value):
+    return _and(address, value)
+
+
+@register_jitable
+def fetch_or(address, value):
+    return _or(address, value)
+
+
+@intrinsic
+def load(typing_context: Any, address: Any) -> Any:
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0]), _ORDER, 8)
+
+    return INT(INT), lower
+
+
+@intrinsic
+def store(typing_context: Any, address: Any, value: Any) -> Any:
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _pointer(builder, args[0]), _ORDER, 8)
+        return context.get_dummy_value()
+
+    return types.void(INT, INT), lower
+
+
+@intrinsic
+def exchange_if(typing_context: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Store `value` where `expected` stands; True when it did."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pair = builder.cmpxchg(_pointer(builder, args[0]), args[1], args[2], _ORDER, _ORDER)
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(INT, INT, INT), lower
+
+
+@intrinsic
+def pause(typing_context: Any) -> Any:
+    """Tell the core that this is a spin loop."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _X86:
+            hint = ir.FunctionType(ir.VoidType(), [])
+            builder.call(insert_function(builder.module, hint, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), lower
+
+
+@intrinsic
+def lowest_bit(typing_context: Any, word: Any) -> Any:
+    """Index of the lowest set bit of a word that is not zero."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return INT(INT), lower
+
+
+@intrinsic
+def call_kernel(typing_context: Any, kernel: Any, block: Any, low: Any, high: Any) -> Any:
+    """`kernel(block, low, high)` through its address."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        prototype = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+        builder.call(builder.inttoptr(args[0], prototype.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(INT, INT, INT, INT), lower
+
+
+@register_jitable
+def sleep_while(address, value):
+    """Sleep while the low half of the word equals `value`'s; may also return for no reason."""
+    _syscall(_SYS_FUTEX, address, _FUTEX_WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
+
+
+@register_jitable
+def wake(address, sleepers):
+    """Wake up to so many threads that sleep on the word."""
+    _syscall(_SYS_FUTEX, address, _FUTEX_WAKE_PRIVATE, sleepers, 0, 0, 0)

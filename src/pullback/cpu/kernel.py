@@ -1,0 +1,234 @@
+"""The one way a Numba kernel is written, compiled and cached.
+
+A kernel is a module-level function over a range of its items,
+
+    @kernel
+    def forward(task, lo, hi): ...
+
+`task` is a pointer to a block of 64-bit words: addresses, extents, strides, options. Its Numba
+type carries the storage type of the tensors and of the index tensors, so that Numba's own type
+dispatch specialises the kernel and no kernel mentions a dtype. Compiled, every kernel has the C
+signature `void(int64*, int64, int64)`: the thread pool and foreign runtimes call it by address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import njit, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.extending import intrinsic, models, register_model
+
+from pullback.contract.element import ElementKind
+
+# No fastmath: association is what the kernel's source says, on every machine.
+POLICY: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "no_cpython_wrapper": True,
+    "_nrt": False,
+}
+
+
+class Task(types.Type):
+    """A pointer to the words of one launch, typed by what its tensors store."""
+
+    def __init__(self, element: types.Type, index: types.Type) -> None:
+        self.element, self.index = element, index
+        super().__init__(name=f"Task({element}, {index})")
+
+    @property
+    def key(self) -> tuple[types.Type, types.Type]:
+        return self.element, self.index
+
+
+@register_model(Task)
+class _TaskModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Task) -> None:
+        super().__init__(dmm, fe_type, ir.IntType(64).as_pointer())
+
+
+def _load_word(builder: Any, task: Any, slot: Any) -> Any:
+    return builder.load(builder.gep(task, [slot]))
+
+
+@intrinsic
+def word(typingctx, task, slot):
+    """Word `slot` of the task, as an int64."""
+    sig = types.int64(task, types.intp)
+    return sig, lambda ctx, b, sig, args: _load_word(b, *args)
+
+
+@intrinsic
+def set_word(typingctx, task, slot, value):
+    """Write word `slot`: how a kernel reports a status to its caller."""
+
+    def codegen(ctx, b, sig, args):
+        b.store(args[2], b.gep(args[0], [args[1]]))
+        return ctx.get_dummy_value()
+
+    return types.void(task, types.intp, types.int64), codegen
+
+
+@intrinsic
+def real(typingctx, task, slot):
+    """Word `slot` read as the bits of a float64."""
+    sig = types.float64(task, types.intp)
+    return sig, lambda ctx, b, sig, args: b.bitcast(_load_word(b, *args), ir.DoubleType())
+
+
+@intrinsic
+def words(typingctx, task, slot):
+    """A pointer to the words from `slot` on: extents and strides."""
+    sig = types.CPointer(types.int64)(task, types.intp)
+    return sig, lambda ctx, b, sig, args: b.gep(args[0], [args[1]])
+
+
+def _address_as(builder: Any, ctx: Any, sig: Any, address: Any) -> Any:
+    return builder.inttoptr(address, ctx.get_value_type(sig.return_type))
+
+
+@intrinsic
+def pointer(typingctx, task, slot):
+    """The address in word `slot`, as a pointer to the element's storage type."""
+    sig = types.CPointer(task.element)(task, types.intp)
+    return sig, lambda ctx, b, sig, args: _address_as(b, ctx, sig, _load_word(b, *args))
+
+
+@intrinsic
+def index_pointer(typingctx, task, slot):
+    """The address in word `slot`, as a pointer to the index type."""
+    sig = types.CPointer(task.index)(task, types.intp)
+    return sig, lambda ctx, b, sig, args: _address_as(b, ctx, sig, _load_word(b, *args))
+
+
+class Kernel:
+    """A kernel before compilation; `address` compiles it for an element on first use."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__doc__ = function.__doc__
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self._dispatcher = njit(**POLICY)(function)
+        self._dispatcher._cache = KernelCache(function)
+        self._addresses: dict[tuple[Any, Any], int] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+    def signature(self, element: ElementKind, index: ElementKind) -> Any:
+        task = Task(_numba_type(element), _numba_type(index))
+        return types.void(task, types.int64, types.int64)
+
+    def address(self, element: ElementKind, index: ElementKind = ElementKind.I64) -> int:
+        """The C address of this kernel for tensors of `element` and indices of `index`."""
+        known = self._addresses.get((element, index))
+        if known is not None:
+            return known
+        with self._lock:
+            address = native_address(self._dispatcher, self.signature(element, index))
+            self._addresses[element, index] = address
+            return address
+
+    def assembly(self, element: ElementKind, index: ElementKind = ElementKind.I64) -> str:
+        """The machine code, for tests that look for vector instructions."""
+        signature = self.signature(element, index)
+        self._dispatcher.compile(signature)
+        return str(self._dispatcher.inspect_asm(signature.args))
+
+
+kernel = Kernel
+
+
+def native_address(dispatcher: Any, signature: Any) -> int:
+    """Compile (or load) `dispatcher` for `signature` and give its address as a C function."""
+    dispatcher.compile(signature)
+    result = dispatcher.get_compile_result(signature)
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
+
+
+def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[[], int]]:
+    """Decorator: a runtime function with a fixed C signature, compiled on first use and cached."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[[], int]:
+        dispatcher = njit(**POLICY)(function)
+        dispatcher._cache = KernelCache(function)
+        return cache(lambda: native_address(dispatcher, signature))
+
+    return wrap
+
+
+def _numba_type(element: ElementKind) -> Any:
+    return getattr(types, element.row.storage)
+
+
+# --- the disk cache -------------------------------------------------------------------------
+#
+# Numba's own cache watches only the file of the function it caches, so an edit in a shared file
+# goes unnoticed. Ours lives in a folder named by a hash of all kernel sources and of Numba.
+
+
+@cache
+def source_hash() -> str:
+    root = Path(__file__).resolve().parent.parent
+    sources = sorted([*root.glob("cpu/*.py"), *root.glob("ops/*/cpu*.py"), *root.glob("contract/element.py")])
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version} {sorted(POLICY.items())}".encode())
+    digest.update(os.environ.get("PULLBACK_SOFT_F16", "").encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path:
+    """Where compiled kernels live: PULLBACK_CACHE_DIR, else the user's cache, else a temporary
+    folder when neither can be written (a read-only home)."""
+    homes = [os.environ.get("PULLBACK_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
+    candidates = [Path(home).expanduser() / "pullback" for home in homes if home]
+    candidates.append(Path(tempfile.gettempdir()) / f"pullback-{os.getuid()}")
+    for candidate in candidates:
+        folder = candidate / source_hash()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="pullback-"))
+
+
+class _Locator(_CacheLocator):
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        self._name = f"{py_func.__module__}:{py_func.__code__.co_firstlineno}"
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return source_hash()
+
+    def get_disambiguator(self) -> str:
+        return hashlib.sha256(self._name.encode()).hexdigest()[:10]
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+
+class _CacheImpl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]
+
+
+class KernelCache(FunctionCache):
+    _impl_class = _CacheImpl

@@ -1,0 +1,133 @@
+"""The thread pool: how many threads a call may use, and the native runner of programs.
+
+A program is an int64 array of phases, four words each: kernel address, item count, grain, zero.
+A kernel is `void kernel(int64_t *block, int64_t low, int64_t high)`; word 0 of its block is the
+status. Chunks begin at multiples of the grain, whatever the number of threads.
+
+Workers are plain native threads, started when a phase is first split. They know nothing of the
+interpreter, so they neither delay its shutdown nor wake up in the middle of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pullback.contract.errors import InvalidProblem
+
+_VARIABLE: Final = "PULLBACK_NUM_THREADS"
+_WANTED: Final = "a whole number of at least 1"
+
+
+class _Native(NamedTuple):
+    """The loaded code and the memory its threads share."""
+
+    state: int
+    worker: int
+    run: Callable[[int, int, int, int], int]
+    address: int
+
+
+_native: _Native | None = None
+_loading = threading.Lock()
+_threads: int | None = None
+
+
+def set_num_threads(n: int) -> None:
+    """Let every call of this process use up to `n` threads, the calling one included."""
+    global _threads
+    if isinstance(n, bool) or not hasattr(n, "__index__") or operator.index(n) < 1:
+        raise InvalidProblem("set_num_threads", "n", _WANTED, repr(n))
+    _threads = operator.index(n)
+
+
+def get_num_threads() -> int:
+    """Threads a call may use: the number set, else PULLBACK_NUM_THREADS, else the cores."""
+    global _threads
+    if _threads is None:
+        _threads = _default_threads()
+    return _threads
+
+
+def run(program: int, phases: int, block: int, threads: int) -> int:
+    """Execute a program without the GIL; the status that ended it, or 0."""
+    return (_native or _load()).run(program, phases, block, threads)
+
+
+def execute_address() -> int:
+    """Address of `int64_t execute(int64_t program, phases, block, threads)`.
+
+    Native code may call it on any thread, with or without the GIL; it needs no preparation, since
+    missing workers are started natively too.
+    """
+    return (_native or _load()).address
+
+
+def _default_threads() -> int:
+    text = os.environ.get(_VARIABLE, "").strip()
+    if not text:
+        return len(_cores())
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InvalidProblem("get_num_threads", _VARIABLE, _WANTED, repr(text))
+    return int(text)
+
+
+def _cores() -> set[int]:
+    """Cores this process may run on."""
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _load() -> _Native:
+    """Compile the native code, or load it from disk, and give it its state. Starts no thread."""
+    global _native
+    with _loading:
+        if _native is None:
+            from llvmlite.binding import add_symbol
+
+            from pullback.cpu import workers
+
+            state = _immortal(workers.STATE_BYTES)
+            add_symbol(workers.SYMBOL, state)
+            native = _Native(state, workers.work(), *workers.load_execute())
+            _reset(native)
+            os.register_at_fork(after_in_child=_after_fork)
+            _native = native
+        return _native
+
+
+def _immortal(size: int) -> int:
+    """Zeroed memory that is never freed: workers read it until the process is gone."""
+    calloc = ctypes.CDLL(None).calloc
+    calloc.restype, calloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
+    line = 128
+    return (int(calloc(size + line, 1)) + line - 1) // line * line
+
+
+def _reset(native: _Native) -> None:
+    """An empty pool: no worker, no job, no slot taken."""
+    from pullback.cpu import workers
+
+    ctypes.memset(native.state, 0, workers.STATE_BYTES)
+    word = ctypes.c_int64.from_address
+    cores = _cores()
+    word(native.state + workers.SPINNERS_MAX).value = len(cores) - 1
+    for core in cores:
+        if core < 8 * workers.CPUS_BYTES:
+            word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
+    # The wait queue is Linux's. Elsewhere no worker can start and callers do all the work.
+    word(native.state + workers.ENTRY).value = native.worker if sys.platform == "linux" else 0
+
+
+def _after_fork() -> None:
+    """A forked child has one thread: whatever the others were doing, it starts anew."""
+    global _loading
+    _loading = threading.Lock()
+    if _native is not None:
+        _reset(_native)

@@ -1,0 +1,52 @@
+"""What a CPU plan runs: phases over one block of words. Everything but addresses is decided here.
+
+Words of a block: 0 status, 1 and 2 what the status is about, 3 the workspace, then the address of
+each slot of the plan's record in order, then the words the family laid out for its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pullback.contract.element import ElementKind
+from pullback.cpu.kernel import Kernel
+
+STATUS, DETAIL, WORKSPACE, TENSORS = 0, 1, 3, 4
+
+# A chunk should take some ten microseconds: below that, waking a thread costs more than it gives.
+BYTES_PER_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A kernel over `count` items, cut into chunks of `grain`."""
+
+    kernel: Kernel
+    count: int
+    grain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    phases: tuple[Phase, ...]
+    words: tuple[int, ...]
+    index: ElementKind = ElementKind.I64
+
+
+def grain_for(bytes_per_item: int, at_least: int = BYTES_PER_CHUNK) -> int:
+    """How many items make a chunk worth a thread."""
+    return max(1, -(-at_least // max(bytes_per_item, 1)))
+
+
+def bits_of(value: float) -> int:
+    """A float64 as the word a kernel reads with `real`."""
+    return int(np.float64(value).view(np.int64))
+
+
+def encode(phases: Sequence[Phase], element: ElementKind, index: ElementKind) -> Iterable[int]:
+    """The words of a program as the thread pool reads them: four per phase."""
+    for phase in phases:
+        yield from (phase.kernel.address(element, index), phase.count, phase.grain, 0)

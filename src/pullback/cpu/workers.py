@@ -1,0 +1,335 @@
+"""The native half of the thread pool: the program runner and the loop of a worker.
+
+A *job* is one phase that is being split. The calling thread takes one of 32 job slots, fills it,
+opens its gate and works itself; idle workers pass the gate while seats are left, then claim chunks
+from the same counter. The caller closes the gate once the counter runs out and waits only for
+those inside, so it never depends on a worker that has not come yet, and nothing can deadlock:
+not with more callers than workers, not when a kernel runs a program of its own.
+
+Slots and pool live in memory that is never freed, so a worker that comes late reads a closed gate
+and nothing worse. The state starts as zeros; a forked child returns to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, register_jitable
+
+from pullback.cpu.atomics import (
+    I64,
+    INT,
+    call_kernel,
+    exchange_if,
+    fetch_add,
+    fetch_and,
+    fetch_or,
+    load,
+    lowest_bit,
+    pause,
+    sleep_while,
+    store,
+    wake,
+)
+from pullback.cpu.kernel import POLICY, KernelCache, native, native_address
+
+SYMBOL: Final = "pullback_pool"
+SLOTS: Final = 32
+MAX_WORKERS: Final = 512
+CPUS_BYTES: Final = 128  # a cpu_set_t
+
+# Byte offsets. Words written by different threads stand 128 bytes apart: two cache lines, because
+# the prefetcher of most x86 cores moves lines in pairs.
+ENTRY: Final = 0  # address of `work`, for pthread_create; 0: no worker may start
+SPINNERS_MAX: Final = 8  # more idle workers than this go to sleep at once
+STARTED: Final = 16
+GROWING: Final = 24
+EPOCH: Final = 128  # counts opened jobs; idle workers watch it
+OPEN: Final = 136  # bit per slot: a job with (perhaps) seats left
+IDLE: Final = 256  # workers awake and without a job
+ASLEEP: Final = 384  # bit per worker, several words
+TAKEN: Final = 512  # bit per slot: owned by a caller
+CPUS: Final = 640  # the cores this process may use, as a cpu_set_t
+JOBS: Final = 768
+
+# A job:
+GATE: Final = 0  # seats left in the high half, workers inside in the low half
+NEXT: Final = 128  # the next chunk nobody has claimed
+KERNEL: Final = 256
+COUNT: Final = 264
+GRAIN: Final = 272
+BLOCK: Final = 280
+JOB_BYTES: Final = 384
+
+# A worker:
+CREW: Final = JOBS + SLOTS * JOB_BYTES
+CALLED: Final = 0  # raised by the caller that wakes this worker; the worker sleeps on it
+THREAD: Final = 8  # its pthread_t
+SHUNNED: Final = 16  # 1 + the core it keeps off
+WORKER_BYTES: Final = 64
+STATE_BYTES: Final = CREW + MAX_WORKERS * WORKER_BYTES
+
+_SEAT: Final = 1 << 32
+_WAITING: Final = 1 << 31  # in the gate: the caller sleeps, the last one out wakes it
+_INSIDE: Final = _WAITING - 1
+_LOW_HALF: Final = _SEAT - 1
+
+# Rounds of `pause` (about 15 to 60 ns each) before sleeping: long enough to bridge the Python code
+# between two calls, short enough to be invisible at rest.
+_SPINS: Final = 2000
+
+# Workers take no signal that another thread should see; only those the hardware sends them.
+_SIGNALS_BLOCKED: Final = ~((1 << 3) | (1 << 4) | (1 << 6) | (1 << 7) | (1 << 10))
+
+_pthread_create = types.ExternalFunction("pthread_create", types.int32(INT, INT, INT, INT))
+_pthread_detach = types.ExternalFunction("pthread_detach", types.int32(INT))
+_pthread_sigmask = types.ExternalFunction("pthread_sigmask", types.int32(types.int32, INT, INT))
+_pthread_setaffinity = types.ExternalFunction(
+    "pthread_setaffinity_np", types.int32(INT, INT, INT)
+)
+_current_core = types.ExternalFunction("sched_getcpu", types.int32())
+
+
+@intrinsic
+def _pool(typing_context: Any) -> Any:
+    """Address of the pool's state: a symbol of this process, so cached code stays valid."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = builder.module.globals.get(SYMBOL)
+        state = known or ir.GlobalVariable(builder.module, I64, SYMBOL)
+        state.linkage = "external"
+        return builder.ptrtoint(state, I64)
+
+    return INT(), lower
+
+
+@intrinsic
+def _scratch(typing_context: Any) -> Any:
+    """Address of 40 zeroed words on the stack of the calling function."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = ir.ArrayType(I64, 40)
+        with builder.goto_entry_block():
+            slot = builder.alloca(words)
+        builder.store(ir.Constant(words, None), slot)
+        return builder.ptrtoint(slot, I64)
+
+    return INT(), lower
+
+
+@register_jitable
+def _claim_chunks(job):
+    kernel, block = load(job + KERNEL), load(job + BLOCK)
+    count, grain = load(job + COUNT), load(job + GRAIN)
+    while True:
+        low = fetch_add(job + NEXT, 1) * grain
+        if low >= count:
+            return
+        call_kernel(kernel, block, low, min(low + grain, count))
+
+
+@register_jitable
+def _enter(job):
+    """Take a seat if one is left."""
+    while True:
+        gate = load(job + GATE)
+        if gate < _SEAT:
+            return False
+        if exchange_if(job + GATE, gate, gate - _SEAT + 1):
+            return True
+
+
+@register_jitable
+def _help(pool):
+    """Work on every open job that has a seat; True if there was one."""
+    helped = False
+    candidates = load(pool + OPEN)
+    while candidates != 0:
+        job = pool + JOBS + lowest_bit(candidates) * JOB_BYTES
+        candidates &= candidates - 1
+        if _enter(job):
+            fetch_add(pool + IDLE, -1)
+            _claim_chunks(job)
+            # Idle before out: the caller's next phase then counts on this worker, not on a wake.
+            fetch_add(pool + IDLE, 1)
+            gate = fetch_add(job + GATE, -1)
+            if gate & _WAITING != 0 and gate & _INSIDE == 1:
+                wake(job + GATE, 1)
+            helped = True
+    return helped
+
+
+@register_jitable
+def _sleep(pool, index, epoch):
+    """Sleep until a caller picks this worker."""
+    called = pool + CREW + index * WORKER_BYTES + CALLED
+    group, bit = pool + ASLEEP + index // 64 * 8, 1 << index % 64
+    store(called, 0)
+    fetch_or(group, bit)
+    # A caller raises the epoch before it looks for sleepers: if this one was overlooked, it sees
+    # the new epoch here. If it was picked in between, the call is on its way.
+    if load(pool + EPOCH) != epoch and fetch_and(group, ~bit) & bit != 0:
+        return
+    while load(called) == 0:
+        sleep_while(called, 0)
+
+
+@native(types.void(INT))
+def work(index):
+    """Life of a worker thread. It never ends: the process takes it along when it exits."""
+    pool = _pool()
+    fetch_add(pool + IDLE, 1)
+    while True:
+        epoch = load(pool + EPOCH)
+        if _help(pool):
+            continue
+        if load(pool + IDLE) <= load(pool + SPINNERS_MAX):
+            for _ in range(_SPINS):
+                if load(pool + EPOCH) != epoch:
+                    break
+                pause()
+        if load(pool + EPOCH) == epoch:
+            fetch_add(pool + IDLE, -1)
+            _sleep(pool, index, epoch)
+            fetch_add(pool + IDLE, 1)
+
+
+@register_jitable
+def _wake_some(pool, missing):
+    """Wake sleeping workers, always the first ones, so that the same caches stay warm."""
+    for group in range((load(pool + STARTED) + 63) // 64):
+        asleep = load(pool + ASLEEP + group * 8)
+        while asleep != 0 and missing > 0:
+            index = lowest_bit(asleep)
+            bit = 1 << index
+            asleep &= ~bit
+            if fetch_and(pool + ASLEEP + group * 8, ~bit) & bit != 0:
+                worker = pool + CREW + (group * 64 + index) * WORKER_BYTES
+                _keep_off_this_core(pool, worker)
+                store(worker + CALLED, 1)
+                wake(worker + CALLED, 1)
+                missing -= 1
+
+
+@register_jitable
+def _keep_off_this_core(pool, worker):
+    """Forbid the worker the core of the calling thread.
+
+    A virtual machine's scheduler takes a halted core for a busy one, or packs threads to save
+    cores, and then queues the worker behind the very thread it should help, for milliseconds.
+    """
+    core = types.int64(_current_core())
+    if core < 0 or core >= CPUS_BYTES * 8 or load(worker + SHUNNED) == core + 1:
+        return
+    cores = _scratch()
+    others = 0
+    for word in range(0, CPUS_BYTES, 8):
+        bits = load(pool + CPUS + word)
+        if word == core // 64 * 8:
+            bits &= ~(1 << core % 64)
+        store(cores + word, bits)
+        others |= bits
+    if others != 0:
+        _pthread_setaffinity(load(worker + THREAD), CPUS_BYTES, cores)
+        store(worker + SHUNNED, core + 1)
+
+
+@register_jitable
+def _grow(pool, workers):
+    """Start the missing workers. Another caller may be at it; then this one does not wait."""
+    if load(pool + ENTRY) == 0 or not exchange_if(pool + GROWING, 0, 1):
+        return
+    blocked = _scratch()
+    before = blocked + CPUS_BYTES
+    store(blocked, _SIGNALS_BLOCKED)
+    _pthread_sigmask(types.int32(0), blocked, before)
+    while load(pool + STARTED) < min(workers, MAX_WORKERS):
+        index = load(pool + STARTED)
+        worker = pool + CREW + index * WORKER_BYTES
+        if _pthread_create(worker + THREAD, 0, load(pool + ENTRY), index) != 0:
+            break
+        _pthread_detach(load(worker + THREAD))
+        _keep_off_this_core(pool, worker)
+        store(pool + STARTED, index + 1)
+    _pthread_sigmask(types.int32(2), before, 0)
+    store(pool + GROWING, 0)
+
+
+@register_jitable
+def _take_slot(pool):
+    """Index of a job slot that is now ours, or SLOTS."""
+    while True:
+        taken = load(pool + TAKEN)
+        slot = lowest_bit(~taken)
+        if slot >= SLOTS or exchange_if(pool + TAKEN, taken, taken | (1 << slot)):
+            return slot
+
+
+@register_jitable
+def _leave_alone(job):
+    """Close the gate and wait until the workers inside are out."""
+    gate = fetch_and(job + GATE, _LOW_HALF)
+    for _ in range(_SPINS):
+        if load(job + GATE) == 0:
+            return
+        pause()
+    gate = fetch_or(job + GATE, _WAITING) | _WAITING
+    while gate & _INSIDE != 0:
+        sleep_while(job + GATE, gate)
+        gate = load(job + GATE)
+
+
+@register_jitable
+def _split(pool, kernel, count, grain, block, threads):
+    """One phase, shared with at most `threads - 1` workers."""
+    if load(pool + STARTED) < threads - 1:
+        _grow(pool, threads - 1)
+    slot = _take_slot(pool) if load(pool + STARTED) > 0 else SLOTS
+    if slot >= SLOTS:
+        call_kernel(kernel, block, 0, count)
+        return
+    job = pool + JOBS + slot * JOB_BYTES
+    store(job + KERNEL, kernel)
+    store(job + COUNT, count)
+    store(job + GRAIN, grain)
+    store(job + BLOCK, block)
+    store(job + NEXT, 0)
+    seats = min(threads - 1, (count - 1) // grain)
+    store(job + GATE, seats * _SEAT)
+    fetch_or(pool + OPEN, 1 << slot)
+    fetch_add(pool + EPOCH, 1)
+    missing = seats - load(pool + IDLE)
+    if missing > 0:
+        _wake_some(pool, missing)
+    _claim_chunks(job)
+    fetch_and(pool + OPEN, ~(1 << slot))
+    _leave_alone(job)
+    fetch_and(pool + TAKEN, ~(1 << slot))
+
+
+def execute(program, phases, block, threads):
+    """Run the phases in order; the first status that is not zero ends the program."""
+    for phase in range(phases):
+        record = program + phase * 32
+        kernel, count, grain = load(record), load(record + 8), load(record + 16)
+        if count > 0:
+            if threads <= 1 or count <= grain or grain < 1:
+                call_kernel(kernel, block, 0, count)
+            else:
+                _split(_pool(), kernel, count, grain, block, threads)
+        status = load(block)
+        if status != 0:
+            return status
+    return 0
+
+
+def load_execute() -> tuple[Callable[[int, int, int, int], int], int]:
+    """`execute` for Python, which calls it without the GIL, and its address for native code."""
+    dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(execute)
+    dispatcher._cache = KernelCache(execute)
+    address = native_address(dispatcher, INT(INT, INT, INT, INT))
+    dispatcher.disable_compile()
+    return dispatcher, address

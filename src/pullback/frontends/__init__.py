@@ -1,0 +1,1 @@
+"""One contract, several accents: NumPy, PyTorch and JAX, all derived from the functions."""

@@ -1,0 +1,1 @@
+"""One folder per family of operations, each holding everything its members need."""

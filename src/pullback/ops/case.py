@@ -1,0 +1,78 @@
+"""A named adversarial input, and the values and extents that every family suffers from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# Around every width a kernel may unroll, tile or block by.
+EXTENTS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000, 4097)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arrays by argument name, and the options that forward and backward both take.
+
+    Floats are float64 and ids int64, in the range of int32: whoever runs the case casts them to the
+    dtypes under test, and crosses it with the options of single ops (ties, mode, ...).
+    """
+
+    name: str
+    arrays: dict[str, Array]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _with(row: Array, value: float, *where: int | slice) -> Array:
+    changed = row.copy()
+    for at in where:
+        changed[at] = value
+    return changed
+
+
+def hostile_rows(rng: np.random.Generator, n: int = 65) -> Iterator[tuple[str, Array]]:
+    """Named rows of `n` >= 5 values: each breaks some plausible kernel."""
+    steps, plain = np.arange(n, dtype=np.float64), rng.standard_normal(n)
+    signs = np.where(steps % 2 == 0, 1.0, -1.0)
+    first, middle, last = 0, n // 2, n - 1
+    yield "zeros", np.zeros(n)
+    yield "zeros of both signs", np.copysign(0.0, -signs)
+    yield "constant", np.full(n, -1.5)
+    yield "few distinct values", rng.integers(-2, 3, n).astype(np.float64)
+    yield "ascending", np.sort(plain)
+    yield "descending", np.sort(plain)[::-1].copy()
+    yield "steep ramp up", 40 * steps
+    yield "steep ramp down", -40 * steps
+    yield "cliff", np.where(steps < middle, 1e4, -1e4)
+    yield "alternating 1e30", 1e30 * signs
+    yield "spikes of 1e30", _with(plain, 1e30, middle, last)
+    yield "magnitudes apart", plain * 10.0 ** rng.integers(-9, 10, n)
+    yield "huge offset", 1e6 + plain
+    yield "huge negative offset", -1e6 + plain
+    yield "near one", 1 + 1e-3 * plain
+    yield "twos", np.full(n, 2.0)
+    yield "halves", np.full(n, 0.5)
+    for name, tiny in (("f64", 5e-324), ("f32", 1e-45), ("f16", 6e-8)):
+        yield f"denormals of {name}", tiny * rng.integers(-9, 10, n)
+    yield "one zero", _with(plain, 0.0, middle)
+    yield "zero first and last", _with(plain, 0.0, first, last)
+    yield "three zeros", _with(plain, 0.0, 1, middle, last)
+    for name, value in (("+inf", np.inf), ("-inf", -np.inf), ("NaN", np.nan)):
+        yield f"{name} first", _with(plain, value, first)
+        yield f"{name} in the middle", _with(plain, value, middle)
+        yield f"{name} last", _with(plain, value, last)
+        yield f"{name} twice", _with(plain, value, 1, middle)
+        yield f"{name} everywhere", np.full(n, value)
+        yield f"{name} prefix", _with(plain, value, slice(0, middle))
+        yield f"{name} suffix", _with(plain, value, slice(middle, n))
+    yield "both infinities", _with(_with(plain, np.inf, middle), -np.inf, 1, last)
+    yield "NaN after +inf", _with(_with(plain, np.inf, 1), np.nan, middle)
+    yield "+inf after NaN", _with(_with(plain, np.nan, 1), np.inf, middle)
+    yield "zero after +inf", _with(_with(plain, np.inf, 1), 0.0, middle)
+    yield "+inf after -inf prefix", _with(_with(plain, -np.inf, slice(0, 4)), np.inf, middle)
+    yield "negative NaN", _with(plain, -np.nan, middle)

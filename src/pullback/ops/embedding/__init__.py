@@ -1,0 +1,1 @@
+"""Row lookups in a table, one by one or gathered in bags."""

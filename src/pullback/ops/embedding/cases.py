@@ -1,0 +1,111 @@
+"""Inputs that embeddings get wrong.
+
+Lookups have `weight`, `indices` and `dout`. Bags have `offsets` and `per_sample_weights` as well
+(the latter for sums only), and one row of `dout` for each bag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+
+INT32 = np.iinfo(np.int32)
+
+
+def _indices(rng: np.random.Generator, rows: int, n: int = 60) -> Iterator[tuple[str, Array]]:
+    some = rng.integers(0, rows, n)
+    yield "random", some
+    yield "all the same row", np.full(n, rows - 1)
+    yield "one hot row", np.where(rng.random(n) < 0.9, 3, some)
+    yield "each row once", rng.permutation(rows)
+    yield "Zipf", np.minimum(rng.zipf(1.3, n) - 1, rows - 1)
+    yield "out of range", rng.choice([INT32.min, -rows, -1, 0, 1, rows, INT32.max], n)
+    yield "all out of range", np.full(n, rows)
+    yield "none", np.zeros(0)
+
+
+def _padded(name: str, arrays: dict[str, Array], **options: object) -> Iterator[Case]:
+    """The case without padding, and with a padding row named from either end."""
+    rows = len(arrays["weight"])
+    arrays = {**arrays, "indices": arrays["indices"].astype(np.int64)}
+    for padding in (None, 3, -1, -rows):
+        yield Case(f"{name}, padding {padding}", arrays, {"padding_idx": padding, **options})
+
+
+def _lookups(rng: np.random.Generator) -> Iterator[Case]:
+    weight = rng.standard_normal((11, 5))
+    for name, indices in _indices(rng, 11):
+        dout = rng.standard_normal((indices.size, 5))
+        yield from _padded(name, {"weight": weight, "indices": indices, "dout": dout})
+    for shape in ((), (3,), (2, 0), (2, 3, 4)):
+        indices, dout = np.asarray(rng.integers(0, 11, shape)), rng.standard_normal((*shape, 5))
+        yield from _padded(f"shape {shape}", {"weight": weight, "indices": indices, "dout": dout})
+    for n in EXTENTS:
+        indices = rng.integers(0, 5, n)
+        arrays = {"weight": rng.standard_normal((5, 3)), "indices": indices}
+        yield Case(f"{n} positions", {**arrays, "dout": rng.standard_normal((n, 3))})
+        arrays = {"weight": rng.standard_normal((5, n)), "indices": np.array([1, 4, 1])}
+        yield Case(f"rows of {n}", {**arrays, "dout": rng.standard_normal((3, n))})
+    nothing = {"weight": np.zeros((0, 4)), "indices": np.zeros(0, np.int64)}
+    yield Case("no vocabulary", {**nothing, "dout": np.zeros((0, 4))})
+    values = np.stack([row for _, row in hostile_rows(rng)], axis=1)
+    indices = rng.integers(0, len(values), 40)
+    yield Case(
+        "hostile values", {"weight": values, "indices": indices, "dout": values[indices[::-1]]}
+    )
+
+
+def _bags(rng: np.random.Generator, n: int) -> Iterator[tuple[str, list[int], bool]]:
+    """Named offsets into `n` >= 4 positions, and whether the last of them is an end."""
+    cuts = sorted(rng.integers(0, n, 6).tolist())
+    yield "random", [0, *cuts], False
+    yield "random, with the end", [0, *cuts, n], True
+    yield "empty at both ends", [0, 0, 0, 2, n, n], False
+    yield "one", [0], False
+    yield "one, with the end", [0, n], True
+    yield "one for each position", list(range(n)), False
+    yield "all empty but the last", [0] * 5, False
+    yield "all empty", [0] * 5, True
+    yield "positions in no bag", [0, 1, 1, 4], True
+    yield "none", [], False
+    yield "none, with the end", [0], True
+
+
+def _bag_case(
+    rng: np.random.Generator, weight: Array, indices: Array, offsets: list[int], last: bool
+) -> dict[str, Array]:
+    return {
+        "weight": weight,
+        "indices": indices.astype(np.int64),
+        "offsets": np.array(offsets, np.int64),
+        "per_sample_weights": rng.standard_normal(indices.size),
+        "dout": rng.standard_normal((len(offsets) - last, weight.shape[1])),
+    }
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    yield from _lookups(rng)
+    weight = rng.standard_normal((11, 5))
+    ties = rng.integers(-1, 2, (11, 5)) * rng.choice([-1.0, 1.0], (11, 5))
+    hostile = np.stack([row for _, row in hostile_rows(rng)], axis=1)
+    for name, indices in _indices(rng, 11):
+        if not indices.size:
+            yield Case("no positions, bags: 3", _bag_case(rng, weight, indices, [0] * 3, False))
+            continue
+        for shape, offsets, last in _bags(rng, indices.size):
+            arrays = _bag_case(rng, weight, indices, offsets, last)
+            yield from _padded(f"{name}, bags: {shape}", arrays, include_last_offset=last)
+    for shape, offsets, last in _bags(rng, 60):
+        for name, table in (("ties", ties), ("hostile values", hostile)):
+            arrays = _bag_case(rng, table, rng.integers(0, len(table), 60), offsets, last)
+            yield Case(f"{name}, bags: {shape}", arrays, {"include_last_offset": last})
+    for n in EXTENTS:
+        arrays = _bag_case(rng, weight[:, :2], rng.integers(0, 11, n), [0], False)
+        yield Case(f"{n} positions in one bag", arrays)
+        table = rng.standard_normal((5, n))
+        yield Case(
+            f"bags of rows of {n}", _bag_case(rng, table, np.array([1, 4, 1]), [0, 2], False)
+        )

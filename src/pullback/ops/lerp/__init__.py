@@ -1,0 +1,1 @@
+"""Linear interpolation between two tensors."""

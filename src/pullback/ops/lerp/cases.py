@@ -1,0 +1,53 @@
+"""Inputs that interpolation gets wrong: `a`, `b`, `dy`, and `weight` as array or as option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pullback.ops.case import EXTENTS, Case, hostile_rows
+
+NUMBERS = (0, 1, 0.0, -0.0, 0.5, 0.3, 1 / 3, 1.0, -0.25, 1.75, 1e-30, 1 - 2**-53, np.nan)
+"""The ends, both branches, outside [0, 1], and what single precision cannot hold."""
+
+Shape = tuple[int, ...]
+SHAPES: tuple[tuple[str, Shape, Shape, Shape], ...] = (
+    ("one shape", (5, 7), (5, 7), (5, 7)),
+    ("rank 0", (), (), ()),
+    ("rank 0 weight", (4, 9), (4, 9), ()),
+    ("weight per row", (4, 9), (4, 9), (4, 1)),
+    ("row against column", (1, 9), (4, 1), (9,)),
+    ("weight of higher rank", (3,), (3,), (2, 5, 3)),
+    ("nothing times something", (0, 3), (1, 3), (3,)),
+    ("rank 8", (2, 1, 3, 1, 2, 1, 2, 1), (1, 2, 1, 3, 1, 2, 1, 2), (2, 2)),
+)
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    for n in EXTENTS:
+        a, b, weight, dy = rng.standard_normal((4, n))
+        yield Case(f"{n} by number", {"a": a, "b": b, "dy": dy}, {"weight": 0.3})
+        yield Case(f"{n} by tensor", {"a": a, "b": b, "weight": weight, "dy": dy})
+    for number in NUMBERS:
+        a, b, dy = rng.standard_normal((3, 33)) * 10.0 ** rng.integers(-4, 4, (3, 33))
+        yield Case(f"weight {number!r}", {"a": a, "b": b, "dy": dy}, {"weight": number})
+        yield Case(f"a is b, weight {number!r}", {"a": a, "b": a, "dy": dy}, {"weight": number})
+    for name, *shapes in SHAPES:
+        a, b, weight = (np.asarray(rng.standard_normal(shape)) for shape in shapes)
+        dy = np.asarray(rng.standard_normal(np.broadcast_shapes(*shapes)))
+        yield Case(name, {"a": a, "b": b, "weight": weight, "dy": dy})
+        dy = np.asarray(rng.standard_normal(np.broadcast_shapes(*shapes[:2])))
+        yield Case(f"{name}, by number", {"a": a, "b": b, "dy": dy}, {"weight": 0.7})
+    for name, row in hostile_rows(rng):
+        other, weight, dy = rng.standard_normal((3, row.size))
+        yield Case(f"a: {name}", {"a": row, "b": other, "weight": weight, "dy": dy})
+        yield Case(f"b: {name}", {"a": other, "b": row, "weight": weight, "dy": dy})
+        yield Case(f"weight: {name}", {"a": dy, "b": other, "weight": row, "dy": weight})
+        yield Case(f"dy: {name}", {"a": other, "b": dy, "weight": weight, "dy": row})
+    branches = np.array([-0.5, np.nextafter(-0.5, 0), 0.0, np.nextafter(0.5, 0), 0.5, 1.0])
+    a, b, dy = rng.standard_normal((3, 6))
+    yield Case("at the borders of the branches", {"a": a, "b": b, "weight": branches, "dy": dy})
+    for top in (6e4, 3e38):  # b - a leaves the range of f16, or f32, and the result does not
+        a, b, weight = np.full(9, -top), np.full(9, top), np.linspace(0, 1, 9)
+        yield Case(f"{top:g} apart", {"a": a, "b": b, "weight": weight, "dy": np.full(9, 1e-3)})

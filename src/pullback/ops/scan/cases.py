@@ -1,0 +1,48 @@
+"""Inputs that scans get wrong: `x` and `dy` along `axis`, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+
+
+def _case(rng: np.random.Generator, name: str, x: Array, axis: int, reverse: bool) -> Case:
+    dy = np.asarray(rng.standard_normal(x.shape))
+    way = "backwards" if reverse else "forwards"
+    return Case(f"{name}, {way}", {"x": x, "dy": dy}, {"axis": axis, "reverse": reverse})
+
+
+def _shaped(rng: np.random.Generator) -> Iterator[tuple[str, Array, int]]:
+    yield "rank 0", np.asarray(rng.standard_normal()), 0
+    yield "rank 0, last axis", np.asarray(rng.standard_normal()), -1
+    for n in EXTENTS:
+        yield f"rows of {n}", rng.standard_normal((3, n)), -1
+        yield f"columns of {n}", rng.standard_normal((n, 3)), 0
+        yield f"planes of {n}", rng.standard_normal((2, n, 9)), 1
+    yield "no rows", np.zeros((0, 7)), 1
+    yield "no columns", np.zeros((7, 0)), 0
+    for axis in range(8):
+        yield f"rank 8, axis {axis}", rng.standard_normal((2, 1, 3, 2, 1, 2, 3, 2)), axis
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    for name, x, axis in _shaped(rng):
+        # Products of ordinary numbers fade out of a half's range; these stay in it.
+        mild = np.asarray(np.sign(x) * (1 + 0.02 * x))
+        for reverse in (False, True):
+            yield _case(rng, name, x, axis, reverse)
+            yield _case(rng, f"{name}, near one", mild, axis, reverse)
+    hostile = list(hostile_rows(rng))
+    for name, row in hostile:
+        for reverse in (False, True):
+            yield _case(rng, name, row, 0, reverse)
+    # One lane of a vector must not leak into its neighbours.
+    side_by_side = np.stack([row for _, row in hostile], axis=1)
+    yield _case(rng, "all hostile rows as columns", side_by_side, 0, False)
+    yield _case(rng, "all hostile rows as columns", side_by_side, 0, True)
+    for n in (9, 64, 1000):
+        for name, row in hostile_rows(rng, n):
+            yield _case(rng, f"{name}, {n} long", row, 0, bool(rng.integers(2)))

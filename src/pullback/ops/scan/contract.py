@@ -1,0 +1,225 @@
+r"""Scans: what they compute, what they need, what they promise.
+
+Inclusive, along one axis; `reverse` walks it from the far end, and in a backward it is the
+forward's flag. In the order of the scan, for an axis of n elements:
+
+    cumsum        y[j] = x[0] + … + x[j]            dx[j] = dy[j] + … + dy[n-1]
+    cumprod       y[j] = x[0] · … · x[j]            R[j] = dy[j] + x[j+1]·R[j+1],  dx[j] = y[j-1]·R[j]
+    cummax        y[j] = max(x[0], …, x[j])         dx[k] = Σ dy[j] over the j whose extremum is x[k]
+    cummin        the mirror image of cummax
+    logcumsumexp  y[j] = log(e^x[0] + … + e^x[j])   S[j] = dy[j] + e^(y[j]-y[j+1])·S[j+1],
+                                                    dx[j] = e^(x[j]-y[j])·S[j]
+
+No backward divides, and all are linear. NaN wins an extremum and stays; NaNs tie with each other,
+as do zeros of either sign, and the value written is the winner's own bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.contract.element import ElementKind
+from pullback.contract.errors import Unsupported
+from pullback.contract.guarantee import PrecisionGuarantee, guarantee
+from pullback.contract.kinds import (
+    BackendKind,
+    OpCategory,
+    Reproducibility,
+    ScanKind,
+    TieRule,
+)
+from pullback.contract.record import (
+    PlanRecord,
+    Role,
+    Slot,
+    check_axis,
+    check_element,
+    check_flag,
+    check_option,
+    check_shape,
+)
+from pullback.ops.scan import oracle
+from pullback.plan.plan import Plan
+
+EXTREMA = (ScanKind.CUMMAX, ScanKind.CUMMIN)
+NEEDS_X = (ScanKind.CUMPROD, *EXTREMA, ScanKind.LOG_CUMSUM_EXP)
+NEEDS_Y = (ScanKind.CUMPROD, ScanKind.LOG_CUMSUM_EXP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanDescriptor:
+    """A forward scan. `ties` decides which of equal extrema cummax and cummin report."""
+
+    kind: ScanKind
+    input_shape: tuple[int, ...]
+    scan_axis: int
+    element: ElementKind
+    reverse: bool = False
+    ties: TieRule = TieRule.FIRST
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanBackwardDescriptor(ScanDescriptor):
+    """The backward of a scan; all fields are the forward's."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ScanArgs:
+    """`indices`, optional: for cummax and cummin, the position of each running extremum."""
+
+    x: Any
+    y: Any
+    indices: Any = None
+
+
+@dataclass(kw_only=True, slots=True)
+class ScanBackwardArgs:
+    """cumsum needs neither `x` nor `y`; cummax and cummin need `x`; cumprod and logcumsumexp need
+    both, but in f16 and bf16 the saved `y` is too coarse: it is recomputed from `x` and ignored."""
+
+    dy: Any
+    dx: Any
+    x: Any = None
+    y: Any = None
+
+
+def _op(desc: ScanDescriptor) -> str:
+    return desc.kind.value
+
+
+def _op_backward(desc: ScanDescriptor) -> str:
+    return f"{desc.kind.value}_backward"
+
+
+def _validate(desc: ScanDescriptor, op: str) -> None:
+    check_option("scan", "kind", desc.kind, ScanKind)
+    check_element(op, desc.element)
+    check_shape(op, "input_shape", desc.input_shape)
+    check_axis(op, "scan_axis", desc.scan_axis, len(desc.input_shape))
+    check_flag(op, "reverse", desc.reverse)
+    check_option(op, "ties", desc.ties, TieRule)
+    if desc.ties is TieRule.SPLIT:
+        raise Unsupported(op, "ties", "FIRST or LAST", "SPLIT")
+
+
+def _validate_forward(desc: ScanDescriptor) -> None:
+    _validate(desc, getattr(desc.kind, "value", "scan"))
+
+
+def _validate_backward(desc: ScanDescriptor) -> None:
+    _validate(desc, f"{getattr(desc.kind, 'value', 'scan')}_backward")
+
+
+def _shape(desc: ScanDescriptor) -> tuple[int, ...]:
+    return desc.input_shape
+
+
+def keeps_y(desc: ScanDescriptor) -> bool:
+    """Whether the backward reads the saved y: not where its element is too coarse to save."""
+    return desc.kind in NEEDS_Y and desc.element.accumulator is not ElementKind.F32
+
+
+def _guarantee(desc: ScanDescriptor) -> PrecisionGuarantee:
+    return guarantee(ACCUMULATORS[desc.kind](desc.element), Reproducibility.ANY_MACHINE)
+
+
+def _wide(element: ElementKind) -> ElementKind:
+    return element.accumulator
+
+
+def _f64(_: ElementKind) -> ElementKind:
+    return ElementKind.F64
+
+
+# Products leave the range of f32 long before their neighbours do: they are carried in f64.
+ACCUMULATORS = {
+    ScanKind.CUMSUM: _wide,
+    ScanKind.CUMPROD: _f64,
+    ScanKind.CUMMAX: _wide,
+    ScanKind.CUMMIN: _wide,
+    ScanKind.LOG_CUMSUM_EXP: _wide,
+}
+
+
+def _reference(desc: ScanDescriptor, x: Any, y: Any, indices: Any = None) -> dict[str, Any]:
+    options: dict[str, Any] = {"axis": desc.scan_axis, "reverse": desc.reverse}
+    if desc.kind not in EXTREMA:
+        return {"y": getattr(oracle, desc.kind.value)(x, **options)}
+    options.update(ties=desc.ties.value, return_indices=True)
+    values, positions = getattr(oracle, desc.kind.value)(x, **options)
+    return {"y": values, "indices": positions}
+
+
+def _reference_backward(
+    desc: ScanDescriptor, dy: Any, dx: Any, x: Any = None, y: Any = None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"axis": desc.scan_axis, "reverse": desc.reverse}
+    saved = [array for array, kinds in ((x, NEEDS_X), (y, NEEDS_Y)) if desc.kind in kinds]
+    if desc.kind in EXTREMA:
+        options["ties"] = desc.ties.value
+    return {"dx": getattr(oracle, _op_backward(desc))(dy, *saved, **options)}
+
+
+class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
+    """Forward scans along one axis."""
+
+    record = PlanRecord(
+        name="Scan",
+        category=OpCategory.SCAN,
+        direction="forward",
+        descriptor=ScanDescriptor,
+        slots=(
+            Slot("x", _shape),
+            Slot("y", _shape, Role.OUT, in_place_of=("x",)),
+            Slot(
+                "indices",
+                _shape,
+                Role.OUT,
+                holds=(ElementKind.I64,),
+                needed=lambda _: False,
+                used=lambda desc: desc.kind in EXTREMA,
+            ),
+        ),
+        kind=lambda desc: desc.kind,
+        op=_op,
+        validate=_validate_forward,
+        guarantee=_guarantee,
+        backends={BackendKind.NUMBA: "pullback.ops.scan.cpu:forward"},
+        reference=_reference,
+    )
+
+
+class ScanBackwardPlan(Plan[ScanBackwardDescriptor, ScanBackwardArgs]):
+    """Backward scans along one axis: linear, division-free."""
+
+    record = PlanRecord(
+        name="ScanBackward",
+        category=OpCategory.SCAN,
+        direction="backward",
+        descriptor=ScanBackwardDescriptor,
+        slots=(
+            Slot("dy", _shape),
+            Slot("dx", _shape, Role.OUT, in_place_of=("dy", "x", "y")),
+            Slot(
+                "x",
+                _shape,
+                needed=lambda _: True,
+                used=lambda desc: desc.kind in NEEDS_X,
+                why_needed="the saved forward input",
+            ),
+            Slot(
+                "y",
+                _shape,
+                needed=lambda _: True,
+                used=keeps_y,
+                why_needed="the saved forward output",
+            ),
+        ),
+        kind=lambda desc: desc.kind,
+        op=_op_backward,
+        validate=_validate_backward,
+        guarantee=_guarantee,
+        backends={BackendKind.NUMBA: "pullback.ops.scan.cpu:backward"},
+        reference=_reference_backward,
+    )

@@ -1,0 +1,1 @@
+"""Reductions of rows grouped by an id."""

@@ -1,0 +1,1 @@
+"""Maps onto the probability simplex: softmax, log-softmax, sparsemax, 1.5-entmax."""

@@ -1,0 +1,1 @@
+"""Descriptor -> plan -> run: selection, validation, workspace, launch."""

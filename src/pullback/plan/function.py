@@ -1,0 +1,172 @@
+"""Plain functions over plans: a typed signature whose body says which plan answers it.
+
+The body of a function receives tensor views and options, and returns a `Call`: the plan class, the
+descriptor, the tensors by slot name, and which slots are the result. Everything else (array
+families, allocation, `out=`, caching, gradients) is the same for all functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pullback.contract.element import FLOATS, INDICES, describe
+from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.record import is_index, resolve
+from pullback.plan.plan import Plan
+from pullback.tensor.adapters import family_of
+from pullback.tensor.view import TensorRef, TensorSpec
+
+E = TypeVar("E", bound=Enum)
+
+# What a body sees of an array argument: floats, or ids. Front ends that trace pass views without
+# memory. The annotation of a parameter is what makes it a tensor.
+Tensor = TensorRef
+Indices = TensorRef
+
+FRONT_ENDS = {
+    "numpy": "pullback.frontends.numpy:call",
+    "dlpack": "pullback.frontends.numpy:call",
+    "torch": "pullback.frontends.torch:call",
+    "jax": "pullback.frontends.jax:call",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a function asks of a plan."""
+
+    plan: type[Plan[Any, Any]]
+    descriptor: Any
+    tensors: Mapping[str, TensorRef | TensorSpec | None]
+    returns: tuple[str, ...]
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """Shape and element of each result."""
+        slots = (self.plan.record.slot(name) for name in self.returns)
+        return tuple(
+            TensorSpec(slot.shape(self.descriptor), slot.elements(self.descriptor.element)[-1])
+            for slot in slots
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """How a function is differentiated: `pullback(gradients of the results, arguments, results)`
+    gives the gradient of each argument named in `of`."""
+
+    of: tuple[str, ...]
+    rule: Callable[..., Any]
+    saves: tuple[str, ...] = field(default=())
+
+
+class Function:
+    """A public function of the library, for every array family."""
+
+    def __init__(self, body: Callable[..., Call]) -> None:
+        update_wrapper(self, body)
+        self.name = body.__name__
+        self.body = body
+        own = inspect.signature(body)
+        out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+        self.binder = own
+        self.parameters = tuple(own.parameters)
+        self.__signature__ = own.replace(parameters=[*own.parameters.values(), out])
+        self.gradient: Gradient | None = None
+        # Which parameters are tensors is read off the signature; "Tensor | float" takes numbers too.
+        self.tensors = {
+            name: "float" in str(parameter.annotation)
+            for name, parameter in own.parameters.items()
+            if str(parameter.annotation).startswith(("Tensor", "Indices"))
+        }
+        self.indices = {
+            name for name in self.tensors if str(own.parameters[name].annotation)[0] == "I"
+        }
+
+    def __repr__(self) -> str:
+        return f"<function pullback.{self.name}>"
+
+    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+        for value in args or options.values():
+            adapter = family_of(value)
+            if adapter is not None:
+                return _front_end(adapter.family)(self, args, options, out)
+        return _front_end("numpy")(self, args, options, out)
+
+    def bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments by name; a wrong name or count is one sentence, as a TypeError."""
+        try:
+            bound = self.binder.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
+        bound.apply_defaults()
+        return bound.arguments
+
+
+    def views(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with every array replaced by a view of it, checked to be of one family."""
+        views, family = dict(arguments), ""
+        for name, takes_numbers in self.tensors.items():
+            value = arguments[name]
+            if value is None or (takes_numbers and _is_number(value)):
+                continue
+            if getattr(value, "bundle", None) is not None:
+                continue
+            view = views[name] = TensorRef(value, op=self.name, argument=name)
+            view.origin = (name, None)
+            self._check_element(name, view)
+            if family and view.family != family:
+                raise Unsupported(self.name, name, f"a {family} array, as the others", view.family)
+            family = view.family
+        return views
+
+    def _check_element(self, name: str, view: TensorRef) -> None:
+        holds, cast = (INDICES, "int64") if name in self.indices else (FLOATS, "float32")
+        if view.element not in holds:
+            names = ", ".join(kind.row.long_name for kind in holds)
+            expected = f"of {names} ({name}.astype({cast!r}) casts)"
+            raise Unsupported(self.name, name, expected, describe(view.array))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.generic) and not isinstance(value, bool | np.bool_)
+
+
+_LOADED: dict[str, Callable[..., Any]] = {}
+
+
+def _front_end(family: str) -> Callable[..., Any]:
+    call = _LOADED.get(family)
+    if call is None:
+        call = _LOADED[family] = resolve(FRONT_ENDS[family])
+    return call
+
+
+# --- what bodies share --------------------------------------------------------------------------
+
+
+def axis_of(op: str, axis: Any, rank: int) -> int:
+    """A non-negative axis; rank 0 is a row of one and takes 0 and -1."""
+    extent = max(rank, 1)
+    if not is_index(axis) or not -extent <= axis < extent:
+        raise InvalidProblem(op, "axis", f"an integer in [{-extent}, {extent})", repr(axis))
+    return int(axis) % extent
+
+
+def option(op: str, argument: str, value: Any, kind: type[E]) -> E:
+    """An option given as the enum's member or as its string."""
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str):
+        for member in kind:
+            if member.value == value:
+                return member
+    names = ", ".join(repr(member.value) for member in kind)
+    raise InvalidProblem(op, argument, f"one of {names}", repr(value))

@@ -1,0 +1,229 @@
+"""The body all plan classes share: select, can_implement, run."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from operator import attrgetter
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from pullback.contract.element import ElementKind, describe
+from pullback.contract.errors import (
+    InvalidProblem,
+    KernelFailure,
+    Unsupported,
+    WorkspaceTooSmall,
+)
+from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
+from pullback.contract.kinds import BackendKind
+from pullback.contract.record import PlanRecord, resolve
+from pullback.plan.launch import Launch, NativeRunner, check_tensor
+from pullback.plan.reference import ReferenceRunner
+from pullback.plan.stream import Stream, Workspace
+from pullback.tensor.adapters import NUMPY, adapter_of
+from pullback.tensor.view import TensorMut, TensorRef
+
+D = TypeVar("D")
+A = TypeVar("A")
+
+# Layouts and plans kept ready; past that the oldest half goes.
+_KEEP = 1024
+
+_DEFAULT = PlanPreference()
+
+
+def remember(table: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Insert into a bounded table; the dictionary keeps insertion order, so the old go first."""
+    if len(table) >= _KEEP:
+        for stale in list(table)[: _KEEP // 2]:
+            table.pop(stale, None)
+    table[key] = value
+    return value
+
+
+class Plan(Generic[D, A]):
+    """A kernel chosen for a descriptor. Immutable, reusable, safe to run from many threads."""
+
+    record: ClassVar[PlanRecord]
+    _selected: ClassVar[dict[Any, Any]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, descriptor: D, device: str, backend: BackendKind) -> None:
+        record = self.record
+        self.descriptor, self.device, self.backend = descriptor, device, backend
+        self.op = record.op(descriptor)
+        self._tensors = attrgetter(*(slot.name for slot in record.slots))
+        self._used = tuple(slot.used(descriptor) for slot in record.slots)
+        self._launches: dict[Any, Launch] = {}
+        self._layout = None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
+        kept = record.guarantee(descriptor)
+        element: ElementKind = descriptor.element  # type: ignore[attr-defined]
+        self.sku = KernelSku(
+            record.category,
+            record.kind(descriptor),
+            record.direction,
+            element,
+            record.aux,
+            platform.machine() if device == "cpu" else _gpu_arch(device),
+            backend,
+            kept,
+        )
+
+    # --- choosing ------------------------------------------------------------------------------
+
+    @classmethod
+    def select(
+        cls, stream: Stream, descriptor: D, preference: PlanPreference = _DEFAULT
+    ) -> Self:
+        """The plan for a descriptor, made once and then found again."""
+        key = (cls, descriptor, preference, stream.device)
+        try:
+            found = cls._selected.get(key)
+        except TypeError:
+            found = None  # an unhashable field: the validation below names it
+        if found is None:
+            plan = cls._choose(stream.device, descriptor, preference)
+            with cls._lock:
+                found = cls._selected.get(key) or remember(cls._selected, key, plan)
+        return found  # type: ignore[no-any-return]
+
+    @classmethod
+    def _choose(cls, device: str, descriptor: D, preference: PlanPreference) -> Self:
+        record = cls.record
+        if not isinstance(descriptor, record.descriptor):
+            raise InvalidProblem(
+                f"{record.name}Plan", "descriptor", f"a {record.name}Descriptor", describe(descriptor)
+            )
+        record.validate(descriptor)
+        op = record.op(descriptor)
+        plan = cls(descriptor, device, _backend(record, op, device, preference))
+        reached = plan.precision_guarantee.reproducibility
+        if reached < preference.reproducibility:
+            raise Unsupported(
+                op, "preference", f"at most {reached.name} here", preference.reproducibility.name
+            )
+        limit = preference.max_workspace_bytes
+        if limit is not None and plan.workspace_size > limit:
+            raise Unsupported(
+                op, "preference", f"a workspace of {plan.workspace_size} bytes or more", f"{limit}"
+            )
+        return plan
+
+    # --- what it says of itself ------------------------------------------------------------------
+
+    @property
+    def workspace_size(self) -> int:
+        """Bytes of scratch memory a run needs; follows from the descriptor alone."""
+        return 0 if self.backend is BackendKind.REFERENCE else self.record.workspace(self.descriptor)
+
+    @property
+    def precision_guarantee(self) -> PrecisionGuarantee:
+        return self.sku.precision_guarantee
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.sku}>"
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def can_implement(self, args: A) -> None:
+        """None if `run` would accept these args; otherwise raises what `run` would raise."""
+        self._prepare(args)
+
+    def run(self, stream: Stream, workspace: Workspace, args: A) -> None:
+        """Validate, launch, write into the args. Allocates nothing."""
+        launch, addresses, _ = self._prepare(args)
+        needed = self.workspace_size
+        if workspace.nbytes < needed:
+            raise WorkspaceTooSmall(self.op, "workspace", needed, workspace.nbytes)
+        self.finish(*launch.run(addresses, workspace.address, _threads(stream)))
+
+    def finish(self, status: int, position: int, value: int) -> None:
+        """Turn the status of a launch into nothing or the error it stands for."""
+        if status == 0:
+            return
+        failure = self.record.failures.get(status)
+        if failure is None:
+            raise KernelFailure(self.op, status)
+        raise failure.error(
+            self.op,
+            failure.argument,
+            failure.expected(self.descriptor),
+            failure.got.format(position=position, value=value),
+        )
+
+    def _prepare(self, args: A) -> tuple[Launch, list[int], list[Any]]:
+        arrays = list(self._tensors(args))
+        keys: list[Any] = []
+        addresses: list[int] = []
+        for position, array in enumerate(arrays):
+            if array is None or not self._used[position]:
+                arrays[position] = None
+                keys.append(None)
+                addresses.append(0)
+                continue
+            if isinstance(array, TensorRef):
+                keys.append((array.shape, array.strides, array.element, array.writable, array.device))
+                addresses.append(array.address)
+                continue
+            adapter = adapter_of(array, self.op, self.record.slots[position].name)
+            if adapter.convert is not None:
+                arrays[position] = array = adapter.convert(array)
+                adapter = NUMPY
+            keys.append(adapter.key(array))
+            addresses.append(adapter.address(array))
+        launch = self._launches.get(tuple(keys))
+        if launch is None:
+            launch = remember(self._launches, tuple(keys), self.lay_out(arrays))
+        launch.check_addresses(addresses, arrays)
+        return launch, addresses, arrays
+
+    def lay_out(self, arrays: list[Any]) -> Launch:
+        """Validate tensors against the descriptor and lay the launch out for their strides."""
+        record, desc = self.record, self.descriptor
+        views: list[TensorRef | None] = []
+        for slot, array in zip(record.slots, arrays, strict=True):
+            if array is None:
+                if slot.used(desc) and slot.needed(desc):
+                    raise InvalidProblem(self.op, slot.name, slot.why_needed, "None")
+                views.append(None)
+                continue
+            kind = TensorMut if slot.written else TensorRef
+            view = kind(array, op=self.op, argument=slot.name)
+            check_tensor(self.op, slot, desc, view, self.device)
+            views.append(view)
+        return Launch(record, self.op, views, self._runner(views))
+
+    def _runner(self, views: list[TensorRef | None]) -> Any:
+        if self._layout is None:
+            return ReferenceRunner(self.record, self.descriptor, views)
+        program = self._layout(self.descriptor, *views)
+        return NativeRunner(program, self.descriptor.element, len(views))  # type: ignore[attr-defined]
+
+
+def _threads(stream: Stream) -> int:
+    if stream.threads is not None:
+        return stream.threads
+    from pullback.cpu.pool import get_num_threads
+
+    return get_num_threads()
+
+
+def _gpu_arch(device: str) -> str:
+    from pullback.gpu.device import arch  # type: ignore[import-not-found]
+
+    return arch(device)  # type: ignore[no-any-return]
+
+
+def _backend(
+    record: PlanRecord, op: str, device: str, preference: PlanPreference
+) -> BackendKind:
+    native = BackendKind.NUMBA if device == "cpu" else BackendKind.TRITON
+    wanted = preference.prefer_backend or native
+    if wanted is BackendKind.REFERENCE and device == "cpu":
+        return wanted
+    if wanted is not native or wanted not in record.backends:
+        offered = ", ".join(kind.name for kind in record.backends)
+        raise Unsupported(
+            op, "preference", f"a backend for {device} (there are {offered})", wanted.name
+        )
+    return wanted

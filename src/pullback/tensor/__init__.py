@@ -1,0 +1,1 @@
+"""Foreign arrays in, views out: adapters, layouts, the pool of recycled outputs."""

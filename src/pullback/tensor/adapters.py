@@ -1,0 +1,204 @@
+"""One adapter per array family. A family is looked for only if its framework is already imported."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.contract.element import FLOAT_NAMES, ElementKind, describe, kind_of_dtype
+from pullback.contract.errors import BufferTooSmall, MisalignedOperand, Unsupported
+
+_CASTS = {"numpy": "x.astype({name!r})", "torch": "x.to(torch.{name})", "jax": "x.astype({name!r})"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that validation and kernels need to know of an array."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    element: ElementKind
+    device: str
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """How one family of arrays is looked at.
+
+    `key` is the cheap, hashable summary of everything but the address on which a validation
+    depends; equal keys have equal facts, except for `address`."""
+
+    family: str
+    facts: Callable[[Any, str, str], Facts]
+    key: Callable[[Any], tuple[Any, ...]]
+    address: Callable[[Any], int]
+    convert: Callable[[Any], Any] | None = None  # first, for what is looked at as something else
+
+
+def _element(array: Any, family: str, op: str, argument: str) -> ElementKind:
+    kind = kind_of_dtype(array.dtype)
+    if kind is None:
+        cast = _CASTS[family].format(name="float32").replace("x", argument, 1)
+        raise Unsupported(
+            op,
+            argument,
+            f"{FLOAT_NAMES} (or int32, int64 where it holds indices; {cast} casts)",
+            describe(array),
+        )
+    return kind
+
+
+def _element_strides(
+    byte_strides: tuple[int, ...], shape: tuple[int, ...], itemsize: int, op: str, argument: str
+) -> tuple[int, ...]:
+    if any(s % itemsize and n > 1 for s, n in zip(byte_strides, shape, strict=True)):
+        raise MisalignedOperand(
+            op, argument, f"strided in multiples of {itemsize} bytes", f"strides {byte_strides}"
+        )
+    return tuple(stride // itemsize for stride in byte_strides)
+
+
+# --- NumPy ----------------------------------------------------------------------------------
+
+
+def _data_offset() -> int | None:
+    """Where CPython's ndarray object keeps its data pointer: reading it there costs a fifth of
+    `array.ctypes.data`. None where this interpreter lays objects out differently."""
+    probe = np.empty(3)
+    offset = object.__basicsize__
+    for array in (probe, probe[1:], np.empty((2, 2), np.float32)):
+        if ctypes.c_size_t.from_address(id(array) + offset).value != array.ctypes.data:
+            return None
+    return offset
+
+
+_OFFSET = _data_offset() if sys.implementation.name == "cpython" else None
+_WORD_AT = ctypes.c_size_t.from_address
+
+
+def _fast_address(array: Any) -> int:
+    return _WORD_AT(id(array) + _OFFSET).value  # type: ignore[operator]
+
+
+def _plain_address(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+numpy_address: Callable[[Any], int] = _plain_address if _OFFSET is None else _fast_address
+
+
+def _numpy_key(array: Any) -> tuple[Any, ...]:
+    return array.shape, array.strides, array.dtype, array.flags.writeable
+
+
+def check_inside_owner(array: Any, op: str, argument: str) -> None:
+    """A view made with strange strides may reach beyond the array it was made from."""
+    owner = array.base
+    while owner is not None and getattr(owner, "base", None) is not None:
+        owner = owner.base
+    if not isinstance(owner, np.ndarray):
+        return
+    low, high = np.lib.array_utils.byte_bounds(array)
+    owner_low, owner_high = np.lib.array_utils.byte_bounds(owner)
+    if array.size and not (owner_low <= low and high <= owner_high):
+        raise BufferTooSmall(op, argument, max(high, owner_high) - min(low, owner_low), owner.nbytes)
+
+
+def _numpy_facts(array: Any, op: str, argument: str) -> Facts:
+    element = _element(array, "numpy", op, argument)
+    strides = _element_strides(array.strides, array.shape, array.itemsize, op, argument)
+    if array.base is not None:
+        check_inside_owner(array, op, argument)
+    return Facts(
+        numpy_address(array), array.shape, strides, element, "cpu", bool(array.flags.writeable)
+    )
+
+
+NUMPY = Adapter("numpy", _numpy_facts, _numpy_key, numpy_address)
+
+
+# --- PyTorch --------------------------------------------------------------------------------
+
+
+def _torch_key(tensor: Any) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
+    element = _element(tensor, "torch", op, argument)
+    if str(tensor.layout) != "torch.strided":
+        raise Unsupported(op, argument, "a dense (strided) tensor", f"layout {tensor.layout}")
+    return Facts(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        element,
+        str(tensor.device),
+        True,
+    )
+
+
+TORCH = Adapter("torch", _torch_facts, _torch_key, lambda tensor: int(tensor.data_ptr()))
+
+
+# --- everything else is looked at through NumPy -------------------------------------------------
+
+
+def _through_numpy(convert: Callable[[Any], Any], family: str) -> Adapter:
+    return Adapter(family, _numpy_facts, _numpy_key, numpy_address, convert)
+
+
+def _from_dlpack(array: Any) -> Any:
+    return np.from_dlpack(array)
+
+
+SCALAR = _through_numpy(np.asarray, "numpy")
+JAX = _through_numpy(np.asarray, "jax")
+DLPACK = _through_numpy(_from_dlpack, "dlpack")
+
+
+def _foreign(kind: type) -> Adapter | None:
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return TORCH
+    if jax is not None and issubclass(kind, jax.Array):
+        return JAX
+    return DLPACK if hasattr(kind, "__dlpack__") else None
+
+
+_KNOWN: dict[type, Adapter] = {np.ndarray: NUMPY}
+
+
+def family_of(array: Any) -> Adapter | None:
+    """The adapter of an array, or None for a value that is not an array."""
+    kind = type(array)
+    adapter = _KNOWN.get(kind)
+    if adapter is None:
+        if issubclass(kind, np.ndarray):
+            adapter = NUMPY
+        elif issubclass(kind, np.generic):
+            adapter = SCALAR
+        else:
+            adapter = _foreign(kind)
+        if adapter is not None:
+            _KNOWN[kind] = adapter
+    return adapter
+
+
+def adapter_of(array: Any, op: str, argument: str) -> Adapter:
+    adapter = family_of(array)
+    if adapter is None:
+        raise Unsupported(
+            op,
+            argument,
+            "a NumPy array, a torch tensor, a JAX array or anything with __dlpack__",
+            describe(array),
+        )
+    return adapter

@@ -1,0 +1,1 @@
+"""Measuring kernels against their definitions."""

@@ -1,0 +1,50 @@
+"""Every adversarial case is well formed: its oracles take it and agree on its shapes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from pullback.verify.case import Case
+
+FORWARDS = {
+    "scan": ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+    "lerp": ("lerp",),
+    "simplex": ("softmax", "log_softmax", "sparsemax", "entmax15"),
+    "segment": tuple(f"segment_{r}" for r in ("sum", "mean", "max", "min", "prod")),
+    "embedding": ("embedding", "embedding_bag"),
+}
+
+
+def family(name: str) -> list[Case]:
+    module = import_module(f"pullback.ops.{name}.cases")
+    return list(module.cases(np.random.default_rng(7)))
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_names_are_unique_and_values_repeat_with_the_seed(name: str) -> None:
+    once, again = family(name), family(name)
+    assert len({case.name for case in once}) == len(once)
+    for case, twin in zip(once, again, strict=True):
+        assert (case.name, str(case.options)) == (twin.name, str(twin.options))
+        for key, array in case.arrays.items():
+            assert array.dtype in (np.float64, np.int64)
+            np.testing.assert_array_equal(array, twin.arrays[key])
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_oracles_take_every_case(name: str) -> None:
+    oracle = import_module(f"pullback.ops.{name}.oracle")
+    for case in family(name):
+        arrays = dict(case.arrays)
+        dy = arrays.pop("dy") if "dy" in arrays else arrays.pop("dout")
+        for op in FORWARDS[name]:
+            if name == "embedding" and ("offsets" in arrays) != (op == "embedding_bag"):
+                continue
+            given = {k: v for k, v in arrays.items() if k != "per_sample_weights"}
+            sized = {"num_segments": len(dy)} if name == "segment" else {}
+            y = getattr(oracle, op)(**given, **sized, **case.options)
+            assert y.shape == dy.shape, (op, case.name)
+            assert y.dtype == np.longdouble, (op, case.name)
