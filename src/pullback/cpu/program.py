@@ -50,3 +50,12 @@ def encode(phases: Sequence[Phase], element: ElementKind, index: ElementKind) ->
     """The words of a program as the thread pool reads them: four per phase."""
     for phase in phases:
         yield from (phase.kernel.address(element, index), phase.count, phase.grain, 0)
+
+
+# Outputs larger than the caches gain from non-temporal stores; smaller ones are read again soon.
+STREAM_BYTES = 1 << 24
+
+
+def streams(nbytes: int) -> bool:
+    """Whether an output of this many bytes is worth writing past the caches."""
+    return nbytes >= STREAM_BYTES

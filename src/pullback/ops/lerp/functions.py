@@ -1,0 +1,100 @@
+"""Lerp as plain functions: numbers and tensors as weights, broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pullback.contract.errors import InvalidProblem
+from pullback.contract.kinds import BinaryKind
+from pullback.ops.lerp.contract import (
+    BinaryParamBackwardDescriptor,
+    BinaryParamBackwardPlan,
+    BinaryParamDescriptor,
+    BinaryParamPlan,
+    LerpBackwardDescriptor,
+    LerpBackwardPlan,
+    LerpDescriptor,
+    LerpPlan,
+)
+from pullback.plan.function import Call, Function, Tensor
+
+
+def _common_shape(op: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(str(shape) for shape in shapes)
+        raise InvalidProblem(op, "shapes", "shapes that broadcast together", listed) from None
+
+
+def _number(op: str, weight: Tensor | float) -> float:
+    if isinstance(weight, complex | np.complexfloating):
+        raise InvalidProblem(op, "weight", "a real number or a tensor", repr(weight))
+    return float(weight)  # type: ignore[arg-type]
+
+
+@Function
+def lerp(a: Tensor, b: Tensor, weight: Tensor | float) -> Call:
+    """Linear interpolation from `a` (weight 0) to `b` (weight 1), broadcasting."""
+    weights = (weight,) if isinstance(weight, Tensor) else ()
+    shape = _common_shape("lerp", [tensor.shape for tensor in (a, b, *weights)])
+    operands = {"a": a.broadcast_to(shape), "b": b.broadcast_to(shape)}
+    if isinstance(weight, Tensor):
+        tensors = {**operands, "weight": weight.broadcast_to(shape)}
+        return Call(LerpPlan, LerpDescriptor(shape=shape, element=a.element), tensors, ("y",))
+    desc = BinaryParamDescriptor(
+        kind=BinaryKind.LERP, shape=shape, element=a.element, param=_number("lerp", weight)
+    )
+    return Call(BinaryParamPlan, desc, operands, ("y",))
+
+
+@Function
+def lerp_backward(
+    dy: Tensor, weight: Tensor | float, a: Tensor | None = None, b: Tensor | None = None
+) -> Call:
+    """Gradients of `lerp`: (da, db), and dweight if the weight is a tensor, which needs `a`, `b`.
+    With `a` and `b` given, gradients are summed back to their shapes."""
+    a_shape = dy.shape if a is None else a.shape
+    b_shape = dy.shape if b is None else b.shape
+    if not isinstance(weight, Tensor):
+        param = _number("lerp_backward", weight)
+        if a_shape == b_shape == dy.shape:
+            desc = BinaryParamBackwardDescriptor(
+                kind=BinaryKind.LERP, shape=dy.shape, element=dy.element, param=param
+            )
+            return Call(BinaryParamBackwardPlan, desc, {"dy": dy}, ("da", "db"))
+        return _summed(dy, a_shape, b_shape, None, param)
+    for name, operand in (("a", a), ("b", b)):
+        if operand is None:
+            raise InvalidProblem(
+                "lerp_backward", name, "given when the weight is a tensor with a gradient", "None"
+            )
+    call = _summed(dy, a_shape, b_shape, weight.shape, None)
+    tensors = {"dy": dy, "weight": weight, "a": a, "b": b}
+    return Call(call.plan, call.descriptor, tensors, ("da", "db", "dweight"))
+
+
+def _summed(
+    dy: Tensor,
+    a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...] | None,
+    param: float | None,
+) -> Call:
+    shapes = [a_shape, b_shape, *([weight_shape] if weight_shape is not None else [])]
+    common = _common_shape("lerp_backward", [*shapes, dy.shape])
+    if common != dy.shape:
+        raise InvalidProblem(
+            "lerp_backward", "dy", f"of the broadcast shape {common}", f"shape {dy.shape}"
+        )
+    desc = LerpBackwardDescriptor(
+        shape=dy.shape,
+        a_shape=a_shape,
+        b_shape=b_shape,
+        weight_shape=weight_shape,
+        element=dy.element,
+        param=param,
+    )
+    return Call(LerpBackwardPlan, desc, {"dy": dy}, ("da", "db"))
