@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import carray, cfunc, types
+from numba import cfunc, types
 from numba.extending import intrinsic
 
 from pullback.contract.errors import InvalidProblem
@@ -42,9 +42,7 @@ def call_execute(typing_context: Any, address: Any, program: Any, block: Any, th
         word = ir.IntType(64)
         prototype = ir.FunctionType(word, [word] * 4).as_pointer()
         one = ir.Constant(word, 1)
-        return builder.call(
-            builder.inttoptr(args[0], prototype), [args[1], one, args[2], args[3]]
-        )
+        return builder.call(builder.inttoptr(args[0], prototype), [args[1], one, args[2], args[3]])
 
     return WORD(WORD, WORD, WORD, WORD), lower
 
@@ -204,7 +202,7 @@ def test_no_processor_time_at_rest() -> None:
 
 
 def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_threads", None)
+    monkeypatch.setattr(pool, "_threads", ctypes.c_int64(0))
     monkeypatch.delenv("PULLBACK_NUM_THREADS", raising=False)
     assert pool.get_num_threads() == len(os.sched_getaffinity(0))
     pool.set_num_threads(np.int64(3))
@@ -213,14 +211,14 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InvalidProblem, match="`n` must be a whole number of at least 1"):
             pool.set_num_threads(bad)  # type: ignore[arg-type]
     assert pool.get_num_threads() == 3
-    monkeypatch.setattr(pool, "_threads", None)
+    monkeypatch.setattr(pool, "_threads", ctypes.c_int64(0))
     monkeypatch.setenv("PULLBACK_NUM_THREADS", " 5 ")
     assert pool.get_num_threads() == 5
 
 
 @pytest.mark.parametrize("text", ["0", "-2", "two", "1.5", "²"])
 def test_bad_environment(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(pool, "_threads", None)
+    monkeypatch.setattr(pool, "_threads", ctypes.c_int64(0))
     monkeypatch.setenv("PULLBACK_NUM_THREADS", text)
     with pytest.raises(InvalidProblem, match="PULLBACK_NUM_THREADS"):
         pool.get_num_threads()
@@ -234,8 +232,9 @@ def python(script: str, *, prelude: bool = True) -> str:
     setup = "import sys, os, time, threading, signal\n"
     if prelude:
         setup += f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_pool import *\n"
+    command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c"]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", setup + textwrap.dedent(script)],
+        [*command, setup + textwrap.dedent(script)],
         capture_output=True,
         text=True,
         timeout=60,

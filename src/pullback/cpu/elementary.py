@@ -5,8 +5,8 @@ one correctly rounded operation per lane, so a scalar gives the same bits as a l
 
     exp(x)                   within 1 ulp; e^-inf = 0, overflow to inf, subnormal results rounded
     log(x)                   within 1 ulp; log 0 = -inf, log of negatives NaN, subnormal x exact
-    exp_parts(x)  -> p, k    e^x = p * 2^k, p in [0.7, 1.42], k integral, in x's type; |x| is limited
-                             to 2^20 (f32) or 2^40 (f64), so that infinities give huge finite k
+    exp_parts(x)  -> p, k    e^x = p * 2^k, p in [0.7, 1.42], k integral and of x's type; |x| counts
+                             as 2^20 (f32) or 2^40 (f64) at most, so infinities have a finite k
     exp_parts_within(x)      the same when |x| is known to be within that limit, or NaN
     scale_by_power(p, k)     p * 2^k rounded once, for any integral k and |p| in [2^-24, 2^100]
     log_parts(x)  -> m, k    x = m * 2^k, m in [0.7, 1.42), for x in (0, inf)
@@ -64,7 +64,8 @@ def _polynomial(f32: tuple[float, ...], f64: tuple[float, ...]) -> Callable:
 
 
 _LOG2_E = 1.4426950408889634
-# log 2 to twice the precision. x - k * high is exact in an fma: |k| < 2^22 steps of high's last bit.
+# log 2 to twice the precision. x - k * high is exact in an fma: it is small, and a whole number of
+# steps of high's last bit.
 _ln2_high = _per_type(0.6931471824645996, 0.6931471805599453)
 _ln2_low = _per_type(-1.9046542121259336e-09, 2.3190468138462996e-17)
 # Adding 1.5 * 2^m rounds to an integer and leaves it in the low bits of the sum.

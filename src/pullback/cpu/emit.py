@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -69,11 +70,18 @@ def splatted(b: ir.IRBuilder, x: ir.Value, n: int) -> ir.Value:
     return shuffle(b, b.insert_element(undefined, x, I32(0)), undefined, [0] * n)
 
 
+def widened(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    return bits if bits.type == I64 else b.zext(bits, I64)
+
+
+def at_most(b: ir.IRBuilder, count: ir.Value, n: int) -> ir.Value:
+    return b.select(b.icmp_signed("<", count, I64(n)), count, I64(n))
+
+
 def lanes_below(b: ir.IRBuilder, count: ir.Value, n: int) -> ir.Value:
     """Mask of the lanes i < count."""
-    few = b.trunc(b.select(b.icmp_signed("<", count, I64(n)), count, I64(n)), I32)
     numbers = ir.Constant(ir.VectorType(I32, n), list(range(n)))
-    return b.icmp_signed("<", numbers, splatted(b, few, n))
+    return b.icmp_signed("<", numbers, splatted(b, b.trunc(at_most(b, count, n), I32), n))
 
 
 def _mangled(kind: ir.Type) -> str:
@@ -91,8 +99,8 @@ def llvm_call(b, name: str, result: ir.Type, values: list, overloaded: list[ir.T
     return b.call(cgutils.get_or_insert_function(b.module, kind, full), values)
 
 
-Lane = types.IntegerLiteral
-Scalar = (types.Number, types.Boolean)
+Lane: TypeAlias = types.IntegerLiteral
+Scalar: TypeAlias = types.Number | types.Boolean
 
 
 def op(define: Callable) -> Callable:
@@ -113,7 +121,7 @@ def op(define: Callable) -> Callable:
 
         def lower(context, builder, sig, values):
             known = [
-                ir.Constant(v.type, t.literal_value) if isinstance(t, Lane) else v
+                ir.Constant(v.type, t.literal_value) if isinstance(t, types.IntegerLiteral) else v
                 for t, v in zip(sig.args, values, strict=True)
             ]
             out = emit(builder, *known)
@@ -123,7 +131,7 @@ def op(define: Callable) -> Callable:
 
     functools.update_wrapper(typed, define)
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)
-    typed.__signature__ = inspect.Signature([context, *parameters])
+    typed.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     return intrinsic(prefer_literal=True)(typed)
 
 

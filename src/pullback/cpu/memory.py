@@ -6,7 +6,7 @@ index and step the distance between lanes in elements, known only at run time: 1
 contiguous accesses, anything else goes lane by lane. Nothing assumes alignment but `streaming`.
 
     load   get(p, i, step, n)               p[i], p[i+step], ... as Vec(compute, n)
-           get_first(p, i, step, count, fill)   only the first `count`, the other lanes from `fill`
+           get_first(p, i, step, count, fill)   the first `count` (at most n), the rest from `fill`
            read(p, i)                       one scalar
            get_wide  get_first_wide  read_wide  the same in the wide type
     store  put(p, i, step, v, streaming)    rounds once; streaming: non-temporal 16-byte pieces if
@@ -21,6 +21,7 @@ contiguous accesses, anything else goes lane by lane. Nothing assumes alignment 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -34,6 +35,7 @@ from pullback.cpu.emit import (
     Lane,
     Scalar,
     Vec,
+    at_most,
     lanes_below,
     llvm_call,
     op,
@@ -110,13 +112,13 @@ def _storable(p: types.CPointer, source: types.Type) -> bool:
 
 # --- loads --------------------------------------------------------------------------------------
 
-Pointer = types.CPointer
-Index = types.Integer
+Pointer: TypeAlias = types.CPointer
+Index: TypeAlias = types.Integer
 
 
 def _index(t: types.Type) -> types.Type:
     """Literals stay literals, so that emitters see constants."""
-    return t if isinstance(t, Lane) else types.int64
+    return t if isinstance(t, types.IntegerLiteral) else types.int64
 
 
 def _get(target: Callable) -> Callable:
@@ -154,7 +156,7 @@ def _get_first(target: Callable) -> Callable:
             mask = lanes_below(b, count_, fill.n)
 
             def apart():
-                return gathered(b, p_, i_, step_, count_, kind)
+                return gathered(b, p_, i_, step_, at_most(b, count_, fill.n), kind)
 
             def ahead():
                 return masked_load(b, p_, i_, mask, kind)
@@ -221,7 +223,7 @@ def put_first(p: Pointer, i: Index, step: Index, count: Index, v: Vec):
         mask = lanes_below(b, count_, v.n)
 
         def apart():
-            scattered(b, p_, i_, step_, count_, raw)
+            scattered(b, p_, i_, step_, at_most(b, count_, v.n), raw)
 
         def ahead():
             masked_store(b, p_, i_, mask, raw)

@@ -35,23 +35,20 @@ class _Native(NamedTuple):
 
 _native: _Native | None = None
 _loading = threading.Lock()
-_threads: int | None = None
 
 
 def set_num_threads(n: int) -> None:
     """Let every call of this process use up to `n` threads, the calling one included."""
-    global _threads
     if isinstance(n, bool) or not hasattr(n, "__index__") or operator.index(n) < 1:
         raise InvalidProblem("set_num_threads", "n", _WANTED, repr(n))
-    _threads = operator.index(n)
+    _threads.value = operator.index(n)
 
 
 def get_num_threads() -> int:
     """Threads a call may use: the number set, else PULLBACK_NUM_THREADS, else the cores."""
-    global _threads
-    if _threads is None:
-        _threads = _default_threads()
-    return _threads
+    if not _threads.value:
+        _threads.value = _default_threads()
+    return _threads.value
 
 
 def run(program: int, phases: int, block: int, threads: int) -> int:
@@ -66,6 +63,12 @@ def execute_address() -> int:
     missing workers are started natively too.
     """
     return (_native or _load()).address
+
+
+def threads_address() -> int:
+    """Address of the word that holds the number of threads, for native callers of `execute`."""
+    get_num_threads()
+    return ctypes.addressof(_threads)
 
 
 def _default_threads() -> int:
@@ -93,7 +96,7 @@ def _load() -> _Native:
 
             from pullback.cpu import workers
 
-            state = _immortal(workers.STATE_BYTES)
+            state = immortal(workers.STATE_BYTES)
             add_symbol(workers.SYMBOL, state)
             native = _Native(state, workers.work(), *workers.load_execute())
             _reset(native)
@@ -102,7 +105,7 @@ def _load() -> _Native:
         return _native
 
 
-def _immortal(size: int) -> int:
+def immortal(size: int) -> int:
     """Zeroed memory that is never freed: workers read it until the process is gone."""
     calloc = ctypes.CDLL(None).calloc
     calloc.restype, calloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
@@ -131,3 +134,7 @@ def _after_fork() -> None:
     _loading = threading.Lock()
     if _native is not None:
         _reset(_native)
+
+
+# Zero until somebody asks. Native code of any thread reads it, up to the very end of the process.
+_threads: Final = ctypes.c_int64.from_address(immortal(8))

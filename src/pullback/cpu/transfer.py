@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 from numba.core import cgutils
 
-from pullback.cpu.emit import I32, I64, llvm_call, shuffle
+from pullback.cpu.emit import I32, I64, llvm_call, shuffle, widened
 
 
 def either(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable):
@@ -113,25 +113,28 @@ def stored(b, p, i, v, streaming) -> None:
         either(b, streaming, streamed, plain)
 
 
-def _as_i64(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    return bits if bits.type == I64 else b.zext(bits, I64)
-
-
 def compressed(b: ir.IRBuilder, p: ir.Value, i: ir.Value, v: ir.Value, mask: ir.Value) -> ir.Value:
     """Store the selected lanes side by side; returns how many.
 
     A loop over the set bits: below AVX-512 LLVM's own compressstore branches on every lane.
     """
-    whole, cells = _cells(b, v.type)
     bits = b.bitcast(mask, ir.IntType(v.type.count))
+    total = widened(b, b.ctpop(bits))
+    whole, cells = _cells(b, v.type)
     with b.goto_entry_block():
         left = b.alloca(bits.type)
-    b.store(v, whole)
-    b.store(bits, left)
-    total = _as_i64(b, b.ctpop(bits))
-    with cgutils.for_range(b, total, intp=I64) as loop:
-        rest = b.load(left)
-        k = _as_i64(b, b.cttz(rest, ir.IntType(1)(1)))
-        b.store(b.load(b.gep(cells, [k])), b.gep(p, [b.add(i, loop.index)]))
-        b.store(b.and_(rest, b.sub(rest, rest.type(1))), left)
+
+    def one_by_one() -> None:
+        b.store(v, whole)
+        b.store(bits, left)
+        with cgutils.for_range(b, total, intp=I64) as loop:
+            rest = b.load(left)
+            k = widened(b, b.cttz(rest, ir.IntType(1)(1)))
+            b.store(b.load(b.gep(cells, [k])), b.gep(p, [b.add(i, loop.index)]))
+            b.store(b.and_(rest, b.sub(rest, rest.type(1))), left)
+
+    def all_at_once() -> None:
+        b.store(v, block_at(b, p, i, v.type), align=lane_bytes(v.type))
+
+    either(b, b.icmp_unsigned("==", total, I64(v.type.count)), all_at_once, one_by_one)
     return total

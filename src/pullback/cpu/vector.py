@@ -22,6 +22,7 @@ type and splat: `x * 0.5`, `shift_up(v, 0, 1)`. Lane counts and lane numbers (n,
 import inspect
 import operator
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 from numba import types
@@ -30,15 +31,17 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 
 from pullback.cpu.emit import (
     I32,
-    I64,
     Lane,
     Scalar,
     Vec,
+    constant,
     lanes_below,
     llvm_call,
     op,
+    shaped,
     shuffle,
     splatted,
+    widened,
 )
 
 
@@ -56,6 +59,10 @@ def _same(*args: types.Type) -> Vec | None:
 
 def _is_float(v: Vec) -> bool:
     return isinstance(v.dtype, types.Float)
+
+
+def _is_signed(v: Vec) -> bool:
+    return getattr(v.dtype, "signed", False)
 
 
 def _lanewise(emit: Callable, result: Callable, only: Callable, *functions: Callable) -> None:
@@ -78,12 +85,12 @@ def _lanewise(emit: Callable, result: Callable, only: Callable, *functions: Call
         )
 
 
-def _mask(v: Vec) -> Vec:
-    return v.of(types.boolean)
-
-
 def _unchanged(v: Vec) -> Vec:
     return v
+
+
+def _mask(v: Vec) -> Vec:
+    return v.of(types.boolean)
 
 
 def _not_mask(v: Vec) -> bool:
@@ -98,18 +105,22 @@ def _arithmetic(name: str) -> Callable:
     return lambda b, t, u, v: getattr(b, "f" + name if _is_float(t) else name)(u, v)
 
 
-def _compared(b, t: Vec, sign: str, u: ir.Value, v: ir.Value) -> ir.Value:
+def _compared(sign: str, b: ir.IRBuilder, t: Vec, u: ir.Value, v: ir.Value) -> ir.Value:
     if _is_float(t):  # as in Python: NaN equals nothing, and differs from everything
         return (b.fcmp_unordered if sign == "!=" else b.fcmp_ordered)(sign, u, v)
-    return (b.icmp_signed if getattr(t.dtype, "signed", False) else b.icmp_unsigned)(sign, u, v)
+    return (b.icmp_signed if _is_signed(t) else b.icmp_unsigned)(sign, u, v)
+
+
+def _picked(sign: str, b: ir.IRBuilder, t: Vec, u: ir.Value, v: ir.Value) -> ir.Value:
+    return b.select(_compared(sign, b, t, u, v), u, v)
 
 
 def _negated(b: ir.IRBuilder, t: Vec, v: ir.Value) -> ir.Value:
     return b.fneg(v) if _is_float(t) else b.neg(v)
 
 
-def _comparison(sign: str) -> Callable:
-    return lambda b, t, u, v: _compared(b, t, sign, u, v)
+def _shifted_right(b: ir.IRBuilder, t: Vec, v: ir.Value, k: ir.Value) -> ir.Value:
+    return (b.ashr if _is_signed(t) else b.lshr)(v, k)
 
 
 _lanewise(_arithmetic("add"), _unchanged, _not_mask, operator.add, operator.iadd)
@@ -122,12 +133,12 @@ _lanewise(lambda b, t, u, v: b.or_(u, v), _unchanged, _not_float, operator.or_, 
 _lanewise(lambda b, t, u, v: b.xor(u, v), _unchanged, _not_float, operator.xor, operator.ixor)
 _lanewise(lambda b, t, v: b.not_(v), _unchanged, _not_float, operator.invert)
 _lanewise(lambda b, t, u, v: b.shl(u, v), _unchanged, _not_float, operator.lshift)
-_lanewise(lambda b, t, u, v: b.ashr(u, v), _unchanged, _not_float, operator.rshift)
+_lanewise(_shifted_right, _unchanged, _not_float, operator.rshift)
 for _function, _sign in {
     operator.lt: "<", operator.le: "<=", operator.gt: ">",
     operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
 }.items():  # fmt: skip
-    _lanewise(_comparison(_sign), _mask, _unchanged, _function)
+    _lanewise(partial(_compared, _sign), _mask, _unchanged, _function)
 
 
 # --- making -------------------------------------------------------------------------------------
@@ -194,16 +205,15 @@ def shift_logical(v: Vec, k: object):
     return (v(v, v), lambda b, v_, k_: b.lshr(v_, k_)) if _not_float(v) else None
 
 
-def _chosen(sign: str) -> Callable:
+def _choice(sign: str) -> Callable:
     def choose(u: object, v: object):
         t = _same(u, v)
-        return t and (t(t, t), lambda b, u_, v_: b.select(_compared(b, t, sign, u_, v_), u_, v_))
+        return t and (t(t, t), lambda b, u_, v_: _picked(sign, b, t, u_, v_))
 
     return op(choose)
 
 
-maximum = _chosen(">")
-minimum = _chosen("<")
+maximum, minimum = _choice(">"), _choice("<")
 
 
 @op
@@ -228,36 +238,44 @@ def select(mask: Vec, u: object, v: object):
     return t and (t(mask, t, t), lambda b, m, u_, v_: b.select(m, u_, v_))
 
 
+def _halves(b: ir.IRBuilder, v: ir.Value) -> tuple[ir.Value, ir.Value]:
+    n = v.type.count // 2
+    return shuffle(b, v, v, range(n)), shuffle(b, v, v, range(n, 2 * n))
+
+
 def _bits(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
     return b.bitcast(mask, ir.IntType(mask.type.count))
-
-
-def _widened(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    return bits if bits.type.width == 64 else b.zext(bits, I64)
 
 
 @op
 def mask_bits(mask: Vec):
     """Bit i is lane i (n <= 64)."""
-    return types.int64(mask), lambda b, m: _widened(b, _bits(b, m))
+    return types.int64(mask), lambda b, m: widened(b, _bits(b, m))
 
 
 @op
 def count(mask: Vec):
     """How many lanes are set."""
-    return types.int64(mask), lambda b, m: _widened(b, b.ctpop(_bits(b, m)))
+    return types.int64(mask), lambda b, m: widened(b, b.ctpop(_bits(b, m)))
 
 
-@op
-def any_lane(mask: Vec):
-    zero = ir.IntType(mask.n)(0)
-    return types.boolean(mask), lambda b, m: b.icmp_unsigned("!=", _bits(b, m), zero)
+def _agreed(combine: str, sign: str, value: int) -> Callable:
+    def agreed(mask: Vec):
+        def emit(b, m):
+            # Full-width lanes fold in registers; bits would first be packed, byte by byte.
+            m = b.sext(m, shaped(I32, m.type))
+            while m.type.count > 8:
+                m = getattr(b, combine)(*_halves(b, m))
+            bits = _bits(b, b.icmp_signed("<", m, constant(m.type, 0)))
+            return b.icmp_unsigned(sign, bits, ir.Constant(bits.type, value))
+
+        return types.boolean(mask), emit
+
+    return op(agreed)
 
 
-@op
-def all_lanes(mask: Vec):
-    full = ir.IntType(mask.n)(2**mask.n - 1)
-    return types.boolean(mask), lambda b, m: b.icmp_unsigned("==", _bits(b, m), full)
+any_lane = _agreed("or_", "!=", 0)
+all_lanes = _agreed("and_", "==", -1)
 
 
 # --- lanes --------------------------------------------------------------------------------------
@@ -322,16 +340,15 @@ def join(u: Vec, v: Vec):
 def _converted(b: ir.IRBuilder, source: Vec, target: Vec, v: ir.Value) -> ir.Value:
     if source == target:
         return v
-    signed = getattr(source.dtype, "signed", False)
     if _is_float(source) and _is_float(target):
         return (b.fpext if target.dtype == types.float64 else b.fptrunc)(v, target.llvm)
     if _is_float(source):
         return b.fptosi(v, target.llvm)
     if _is_float(target):
-        return (b.sitofp if signed else b.uitofp)(v, target.llvm)
+        return (b.sitofp if _is_signed(source) else b.uitofp)(v, target.llvm)
     if target.llvm.element.width < source.llvm.element.width:
         return b.trunc(v, target.llvm)
-    return (b.sext if signed else b.zext)(v, target.llvm)
+    return (b.sext if _is_signed(source) else b.zext)(v, target.llvm)
 
 
 def _conversion(dtype: types.Type) -> Callable:
@@ -353,9 +370,8 @@ def _reinterpretation(*dtypes: types.Type) -> Callable:
     return op(reinterpret)
 
 
-to_f32, to_f64, to_i32, to_i64 = map(
-    _conversion, (types.float32, types.float64, types.int32, types.int64)
-)
+to_f32, to_f64 = _conversion(types.float32), _conversion(types.float64)
+to_i32, to_i64 = _conversion(types.int32), _conversion(types.int64)
 as_float = _reinterpretation(types.float32, types.float64)
 as_int = _reinterpretation(types.int32, types.int64)
 
@@ -369,9 +385,7 @@ def _fold(join_halves: Callable) -> Callable:
     def reduce(v: Vec):
         def emit(b, v_):
             while v_.type.count > 1:
-                n = v_.type.count // 2
-                low, high = shuffle(b, v_, v_, range(n)), shuffle(b, v_, v_, range(n, 2 * n))
-                v_ = join_halves(b, v, low, high)
+                v_ = join_halves(b, v, *_halves(b, v_))
             return b.extract_element(v_, I32(0))
 
         return v.dtype(v), emit
@@ -380,5 +394,4 @@ def _fold(join_halves: Callable) -> Callable:
 
 
 reduce_add = _fold(_arithmetic("add"))
-reduce_max = _fold(lambda b, t, u, v: b.select(_compared(b, t, ">", u, v), u, v))
-reduce_min = _fold(lambda b, t, u, v: b.select(_compared(b, t, "<", u, v), u, v))
+reduce_max, reduce_min = _fold(partial(_picked, ">")), _fold(partial(_picked, "<"))

@@ -87,9 +87,7 @@ _SIGNALS_BLOCKED: Final = ~((1 << 3) | (1 << 4) | (1 << 6) | (1 << 7) | (1 << 10
 _pthread_create = types.ExternalFunction("pthread_create", types.int32(INT, INT, INT, INT))
 _pthread_detach = types.ExternalFunction("pthread_detach", types.int32(INT))
 _pthread_sigmask = types.ExternalFunction("pthread_sigmask", types.int32(types.int32, INT, INT))
-_pthread_setaffinity = types.ExternalFunction(
-    "pthread_setaffinity_np", types.int32(INT, INT, INT)
-)
+_pthread_setaffinity = types.ExternalFunction("pthread_setaffinity_np", types.int32(INT, INT, INT))
 _current_core = types.ExternalFunction("sched_getcpu", types.int32())
 
 
@@ -297,7 +295,7 @@ def _split(pool, kernel, count, grain, block, threads):
     store(job + GRAIN, grain)
     store(job + BLOCK, block)
     store(job + NEXT, 0)
-    seats = min(threads - 1, (count - 1) // grain)
+    seats = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
     store(job + GATE, seats * _SEAT)
     fetch_or(pool + OPEN, 1 << slot)
     fetch_add(pool + EPOCH, 1)

@@ -75,8 +75,10 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         arrays[position] = array
         addresses[position] = numpy_address(array)
     ready.launch.check_addresses(addresses, arrays)
-    scratch = Workspace.of(empty((ready.workspace,), np.dtype(np.uint8))) if ready.workspace else (
-        Workspace.NONE
+    scratch = (
+        Workspace.of(empty((ready.workspace,), np.dtype(np.uint8)))
+        if ready.workspace
+        else (Workspace.NONE)
     )
     status = ready.launch.run(addresses, scratch.address, get_num_threads())
     ready.plan.finish(*status)

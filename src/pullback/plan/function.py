@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pullback.contract.element import FLOATS, INDICES, describe
+from pullback.contract.element import FLOATS, INDICES, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import is_index, resolve
 from pullback.plan.plan import Plan
@@ -109,7 +109,6 @@ class Function:
         bound.apply_defaults()
         return bound.arguments
 
-
     def views(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with every array replaced by a view of it, checked to be of one family."""
         views, family = dict(arguments), ""
@@ -119,20 +118,21 @@ class Function:
                 continue
             if getattr(value, "bundle", None) is not None:
                 continue
+            self._check_element(name, value)
             view = views[name] = TensorRef(value, op=self.name, argument=name)
             view.origin = (name, None)
-            self._check_element(name, view)
             if family and view.family != family:
                 raise Unsupported(self.name, name, f"a {family} array, as the others", view.family)
             family = view.family
         return views
 
-    def _check_element(self, name: str, view: TensorRef) -> None:
+    def _check_element(self, name: str, value: Any) -> None:
         holds, cast = (INDICES, "int64") if name in self.indices else (FLOATS, "float32")
-        if view.element not in holds:
+        dtype = getattr(value, "dtype", None)
+        if dtype is not None and kind_of_dtype(dtype) not in holds:
             names = ", ".join(kind.row.long_name for kind in holds)
             expected = f"of {names} ({name}.astype({cast!r}) casts)"
-            raise Unsupported(self.name, name, expected, describe(view.array))
+            raise Unsupported(self.name, name, expected, describe(value))
 
 
 def _is_number(value: Any) -> bool:

@@ -92,6 +92,11 @@ class Launch:
                 "memory that shares elements with it",
             )
 
+    @property
+    def program(self) -> Any:
+        """The program of kernels this launch runs, for front ends that run it themselves."""
+        return self._runner.program
+
     def run(self, addresses: Sequence[int], workspace: int, threads: int) -> tuple[int, int, int]:
         """Launch; the status word and the two words that explain it."""
         return self._runner(addresses, workspace, threads)  # type: ignore[no-any-return]
@@ -105,11 +110,12 @@ def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
 class NativeRunner:
     """Runs a program of Numba kernels on the thread pool."""
 
-    __slots__ = ("_block", "_program", "_template", "_words")
+    __slots__ = ("_block", "_program", "_template", "_words", "program")
 
     def __init__(self, program: Any, element: Any, slots: int) -> None:
         from pullback.cpu.program import TENSORS, encode
 
+        self.program = program
         words = tuple(encode(program.phases, element, program.index))
         self._program = (ctypes.c_int64 * len(words))(*words)
         self._words = (ctypes.addressof(self._program), len(program.phases))
@@ -124,6 +130,6 @@ class NativeRunner:
 
         block = self._block.from_buffer_copy(self._template)
         block[3] = workspace
-        block[4 : 4 + len(addresses)] = addresses
+        block[4 : 4 + len(addresses)] = addresses  # type: ignore[call-overload]
         status = run(*self._words, ctypes.addressof(block), threads)
         return status, block[1], block[2]

@@ -55,7 +55,9 @@ class Plan(Generic[D, A]):
         self._tensors = attrgetter(*(slot.name for slot in record.slots))
         self._used = tuple(slot.used(descriptor) for slot in record.slots)
         self._launches: dict[Any, Launch] = {}
-        self._layout = None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
+        self._layout = (
+            None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
+        )
         kept = record.guarantee(descriptor)
         element: ElementKind = descriptor.element  # type: ignore[attr-defined]
         self.sku = KernelSku(
@@ -72,9 +74,7 @@ class Plan(Generic[D, A]):
     # --- choosing ------------------------------------------------------------------------------
 
     @classmethod
-    def select(
-        cls, stream: Stream, descriptor: D, preference: PlanPreference = _DEFAULT
-    ) -> Self:
+    def select(cls, stream: Stream, descriptor: D, preference: PlanPreference = _DEFAULT) -> Self:
         """The plan for a descriptor, made once and then found again."""
         key = (cls, descriptor, preference, stream.device)
         try:
@@ -92,7 +92,10 @@ class Plan(Generic[D, A]):
         record = cls.record
         if not isinstance(descriptor, record.descriptor):
             raise InvalidProblem(
-                f"{record.name}Plan", "descriptor", f"a {record.name}Descriptor", describe(descriptor)
+                f"{record.name}Plan",
+                "descriptor",
+                f"a {record.name}Descriptor",
+                describe(descriptor),
             )
         record.validate(descriptor)
         op = record.op(descriptor)
@@ -114,7 +117,9 @@ class Plan(Generic[D, A]):
     @property
     def workspace_size(self) -> int:
         """Bytes of scratch memory a run needs; follows from the descriptor alone."""
-        return 0 if self.backend is BackendKind.REFERENCE else self.record.workspace(self.descriptor)
+        return (
+            0 if self.backend is BackendKind.REFERENCE else self.record.workspace(self.descriptor)
+        )
 
     @property
     def precision_guarantee(self) -> PrecisionGuarantee:
@@ -162,7 +167,9 @@ class Plan(Generic[D, A]):
                 addresses.append(0)
                 continue
             if isinstance(array, TensorRef):
-                keys.append((array.shape, array.strides, array.element, array.writable, array.device))
+                keys.append(
+                    (array.shape, array.strides, array.element, array.writable, array.device)
+                )
                 addresses.append(array.address)
                 continue
             adapter = adapter_of(array, self.op, self.record.slots[position].name)
@@ -214,9 +221,7 @@ def _gpu_arch(device: str) -> str:
     return arch(device)  # type: ignore[no-any-return]
 
 
-def _backend(
-    record: PlanRecord, op: str, device: str, preference: PlanPreference
-) -> BackendKind:
+def _backend(record: PlanRecord, op: str, device: str, preference: PlanPreference) -> BackendKind:
     native = BackendKind.NUMBA if device == "cpu" else BackendKind.TRITON
     wanted = preference.prefer_backend or native
     if wanted is BackendKind.REFERENCE and device == "cpu":

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.record import PlanRecord
+from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef, array_at
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """Wide values in one rounding; exact values (indices, extrema) as they are."""
+    return round_to(value, dtype) if value.dtype == np.longdouble else value
 
 
 class ReferenceRunner:
@@ -18,13 +24,13 @@ class ReferenceRunner:
 
     def __init__(self, record: PlanRecord, desc: Any, views: Sequence[TensorRef | None]) -> None:
         self._record, self._desc = record, desc
-        self._views = [view and (view.shape, view.strides, view.element) for view in views]
+        self._views = list(views)
 
     def __call__(
         self, addresses: Sequence[int], workspace: int, threads: int
     ) -> tuple[int, int, int]:
         arrays = {
-            slot.name: array_at(address, *view)
+            slot.name: array_at(address, view.shape, view.strides, view.element)
             for slot, view, address in zip(self._record.slots, self._views, addresses, strict=True)
             if view is not None
         }
@@ -32,5 +38,5 @@ class ReferenceRunner:
             results = self._record.reference(self._desc, **arrays)
             for name, value in results.items():
                 if name in arrays:
-                    arrays[name][...] = value.astype(arrays[name].dtype)
+                    arrays[name][...] = _rounded(value, arrays[name].dtype)
         return 0, 0, 0

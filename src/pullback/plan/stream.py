@@ -67,8 +67,10 @@ class Workspace:
     @staticmethod
     def allocate(plan: Any) -> Workspace:
         """Fresh memory, just enough for `plan`."""
-        return Workspace.of(np.empty(plan.workspace_size, np.uint8)) if plan.workspace_size else (
-            Workspace.NONE
+        return (
+            Workspace.of(np.empty(plan.workspace_size, np.uint8))
+            if plan.workspace_size
+            else (Workspace.NONE)
         )
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.contract.element import FLOAT_NAMES, ElementKind, describe, kind_of_dtype
 from pullback.contract.errors import BufferTooSmall, MisalignedOperand, Unsupported
+from pullback.tensor.layout import contiguous_strides
 
 _CASTS = {"numpy": "x.astype({name!r})", "torch": "x.to(torch.{name})", "jax": "x.astype({name!r})"}
 
@@ -108,7 +109,9 @@ def check_inside_owner(array: Any, op: str, argument: str) -> None:
     low, high = np.lib.array_utils.byte_bounds(array)
     owner_low, owner_high = np.lib.array_utils.byte_bounds(owner)
     if array.size and not (owner_low <= low and high <= owner_high):
-        raise BufferTooSmall(op, argument, max(high, owner_high) - min(low, owner_low), owner.nbytes)
+        raise BufferTooSmall(
+            op, argument, max(high, owner_high) - min(low, owner_low), owner.nbytes
+        )
 
 
 def _numpy_facts(array: Any, op: str, argument: str) -> Facts:
@@ -164,12 +167,24 @@ JAX = _through_numpy(np.asarray, "jax")
 DLPACK = _through_numpy(_from_dlpack, "dlpack")
 
 
+def _traced_facts(value: Any, op: str, argument: str) -> Facts:
+    """What JAX knows of an array while it traces: all but the memory, which will be row-major."""
+    shape = tuple(value.shape)
+    element = _element(value, "jax", op, argument)
+    return Facts(0, shape, contiguous_strides(shape), element, "cpu", True)
+
+
+TRACED = Adapter("jax", _traced_facts, lambda value: (value.shape, value.dtype), lambda _: 0)
+
+
 def _foreign(kind: type) -> Adapter | None:
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and issubclass(kind, torch.Tensor):
         return TORCH
     if jax is not None and issubclass(kind, jax.Array):
         return JAX
+    if jax is not None and issubclass(kind, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return TRACED
     return DLPACK if hasattr(kind, "__dlpack__") else None
 
 

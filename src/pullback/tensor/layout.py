@@ -60,7 +60,7 @@ def overlaps_itself(shape: Shape, strides: Strides) -> bool:
 def share_an_element(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
     """Whether two arrays have an element in common: exact where it is cheap, else the safe side."""
     try:
-        return bool(np.shares_memory(first, second, max_work=1 << 16))
+        return bool(np.shares_memory(first, second, max_work=1 << 16))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -82,7 +82,9 @@ class Loops:
 def merge(shape: Shape, strides: Sequence[Strides]) -> Loops:
     """The fewest loops that visit every element of tensors of one shape."""
     axes = [
-        (extent, tuple(s[axis] for s in strides)) for axis, extent in enumerate(shape) if extent != 1
+        (extent, tuple(s[axis] for s in strides))
+        for axis, extent in enumerate(shape)
+        if extent != 1
     ]
     axes.sort(key=lambda axis: [-abs(step) for step in axis[1]])
     merged: list[tuple[int, tuple[int, ...]]] = axes[:1]

@@ -70,7 +70,9 @@ class TensorRef:
             count *= extent
         return count
 
-    def relaid(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> TensorRef:
+    def relaid(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
+    ) -> TensorRef:
         """The same memory under another shape and strides, starting `offset` elements further."""
         view = TensorRef(self)
         view.shape, view.strides = shape, strides

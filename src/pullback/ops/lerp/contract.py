@@ -151,9 +151,7 @@ def _reference(desc: BinaryParamDescriptor, a: Any, b: Any, y: Any) -> dict[str,
     return {"y": oracle.lerp(a, b, float(desc.param))}
 
 
-def _reference_backward(
-    desc: BinaryParamDescriptor, dy: Any, da: Any, db: Any
-) -> dict[str, Any]:
+def _reference_backward(desc: BinaryParamDescriptor, dy: Any, da: Any, db: Any) -> dict[str, Any]:
     return dict(zip(("da", "db"), oracle.lerp_backward(dy, float(desc.param)), strict=True))
 
 
@@ -162,13 +160,18 @@ def _reference_lerp(desc: LerpDescriptor, a: Any, b: Any, weight: Any, y: Any) -
 
 
 def _reference_lerp_backward(
-    desc: LerpBackwardDescriptor, dy: Any, weight: Any = None, a: Any = None, b: Any = None, **_: Any
+    desc: LerpBackwardDescriptor,
+    dy: Any,
+    weight: Any = None,
+    a: Any = None,
+    b: Any = None,
+    **_: Any,
 ) -> dict[str, Any]:
     if weight is not None:
         grads = oracle.lerp_backward(dy, weight, a, b)
     else:
         shapes = (np.zeros(shape, dy.dtype) for shape in (desc.a_shape, desc.b_shape))
-        grads = oracle.lerp_backward(dy, desc.param, *shapes)
+        grads = oracle.lerp_backward(dy, float(desc.param or 0.0), *shapes)
     return dict(zip(("da", "db", "dweight"), grads, strict=False))
 
 

@@ -170,13 +170,13 @@ def _at(extents, strides, rank, index):
 @register_jitable
 def _term(task, which, at_dy, at_weight, at_a, at_b):
     """One summand: (1 - w)·dy, w·dy or dy·(b - a), in f64."""
-    g = float(read_wide(pointer(task, _DY), at_dy))
+    g = np.float64(read_wide(pointer(task, _DY), at_dy))
     if which == _GRADIENT_OF_WEIGHT:
-        gap = float(read_wide(pointer(task, _OPERAND_B), at_b))
-        return g * (gap - float(read_wide(pointer(task, _OPERAND_A), at_a)))
+        gap = np.float64(read_wide(pointer(task, _OPERAND_B), at_b))
+        return g * (gap - np.float64(read_wide(pointer(task, _OPERAND_A), at_a)))
     if word(task, _WEIGHT) == 0:
         return g * real(task, TENSORS + _GRADIENTS + which)
-    w = float(read_wide(pointer(task, _WEIGHT), at_weight))
+    w = np.float64(read_wide(pointer(task, _WEIGHT), at_weight))
     return g * (1.0 - w) if which == _GRADIENT_OF_A else g * w
 
 
@@ -290,9 +290,9 @@ def backward_summed(
 ) -> Program:
     phases, tables = [], []
     for kernel, target in ((sum_to_a, da), (sum_to_b, db), (sum_to_weight, dweight)):
-        tables.append([] if target is None else _gradient_words(
-            desc.shape, target, (dy, weight, a, b)
-        ))
+        tables.append(
+            [] if target is None else _gradient_words(desc.shape, target, (dy, weight, a, b))
+        )
         if target is not None:
             count = int(np.prod(target.shape, dtype=object))
             terms = int(np.prod(desc.shape, dtype=object)) // max(count, 1)

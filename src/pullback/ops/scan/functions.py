@@ -13,7 +13,7 @@ from pullback.plan.function import Call, Function, Tensor, axis_of, option
 
 
 def _forward(
-    op: str, x: Tensor, axis: int, reverse: bool, ties: str = "first", indices: bool = False
+    op: str, x: Tensor, axis: int, reverse: bool, ties: str | TieRule = "first", indices: bool = False
 ) -> Call:
     kind = ScanKind(op)
     desc = ScanDescriptor(
@@ -34,7 +34,7 @@ def _backward(
     y: Tensor | None,
     axis: int,
     reverse: bool,
-    ties: str = "first",
+    ties: str | TieRule = "first",
 ) -> Call:
     op = f"{kind.value}_backward"
     desc = ScanBackwardDescriptor(

@@ -1,0 +1,30 @@
+"""Inputs that recurrences get wrong: `a`, `b` and `dh` along `axis`, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+
+
+def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
+    b, dh = np.asarray(rng.standard_normal((2, *a.shape)))
+    way = "backwards" if reverse else "forwards"
+    return Case(
+        f"{name}, {way}", {"a": a, "b": b, "dh": dh}, {"axis": axis, "reverse": reverse}
+    )
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    for reverse in (False, True):
+        yield _case(rng, "rank 0", np.asarray(0.5), 0, reverse)
+        yield _case(rng, "no rows", np.zeros((0, 7)), 1, reverse)
+        for n in EXTENTS:
+            yield _case(rng, f"rows of {n}", rng.uniform(-1, 1, (3, n)), -1, reverse)
+            yield _case(rng, f"columns of {n}", rng.uniform(-1, 1, (n, 19)), 0, reverse)
+            yield _case(rng, f"planes of {n}", rng.uniform(-1, 1, (2, n, 9)), 1, reverse)
+        for name, row in hostile_rows(rng):
+            # Products of large factors leave every range; what is left are zeros, ties and NaN.
+            yield _case(rng, name, np.clip(row, -1.25, 1.25), 0, reverse)

@@ -1,0 +1,266 @@
+"""Laws every function obeys. Each is one function: arguments in, nothing out, or `LawBroken`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import pullback
+from pullback.contract.element import ElementKind
+from pullback.contract.guarantee import PlanPreference
+from pullback.contract.kinds import BackendKind
+from pullback.plan.stream import Stream, Workspace
+from pullback.verify.accuracy import bound_of
+from pullback.verify.subject import Arguments, Subject
+from pullback.verify.ulp import ulp_error
+
+GUARD = 64  # elements of sentinel on each side of a buffer
+
+
+class LawBroken(AssertionError):
+    """A function did not keep its contract."""
+
+
+def bits(array: Any) -> Any:
+    """The bytes of an array as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
+    array = np.asarray(array)
+    return array.view(f"u{array.itemsize}") if array.dtype.kind not in "iu" else array
+
+
+def same_bits(first: Any, second: Any) -> bool:
+    return first.shape == second.shape and bool(np.array_equal(bits(first), bits(second)))
+
+
+def _expect(condition: bool, subject: Subject, what: str) -> None:
+    if not condition:
+        raise LawBroken(f"{subject.name}: {what}")
+
+
+def _is_float(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind not in "iub"
+
+
+def equals_the_oracle(subject: Subject, arguments: Arguments) -> float:
+    """Within the stated ulps of the high-precision definition; indices exactly. Gives the worst."""
+    bound = bound_of(subject)
+    answers, truths = subject.answer(arguments), subject.truth(arguments)
+    worst = 0.0
+    for got, want, scale in zip(answers, truths, bound.scale(subject, arguments), strict=False):
+        _expect(got.shape == np.shape(want), subject, f"shape {got.shape}, wanted {np.shape(want)}")
+        if not _is_float(got):
+            _expect(bool(np.array_equal(got, want)), subject, f"indices {got}, wanted {want}")
+            continue
+        error = ulp_error(got, want, scale)
+        worst = max(worst, float(np.max(error, initial=0.0)))
+        if worst > bound.ulps:
+            at = np.unravel_index(int(np.argmax(error)), got.shape)
+            where = tuple(int(i) for i in at)
+            _expect(
+                False, subject, f"{got[at]} at {where}, wanted {want[at]}: {worst:.3g} ulp"
+            )
+    return worst
+
+
+# --- layouts --------------------------------------------------------------------------------
+
+
+def _strided(array: Any) -> Any:
+    wide = np.zeros(tuple(2 * n for n in array.shape), array.dtype)
+    view = wide[tuple(slice(None, None, 2) for _ in array.shape)]
+    view[...] = array
+    return view
+
+
+def _flipped(array: Any) -> Any:
+    everything = tuple(slice(None, None, -1) for _ in array.shape)
+    return np.ascontiguousarray(array[everything])[everything]
+
+
+def _shifted(array: Any) -> Any:
+    room = np.zeros(array.size + 1, array.dtype)
+    view = room[1:].reshape(array.shape)
+    view[...] = array
+    return view
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "column-major": np.asfortranarray,
+    "every other element": _strided,
+    "negative strides": _flipped,
+    "off by one element": _shifted,
+}
+
+
+def _relaid(arguments: Arguments, layout: Callable[[Any], Any]) -> Arguments:
+    return {
+        k: layout(v) if isinstance(v, np.ndarray) and v.ndim else v for k, v in arguments.items()
+    }
+
+
+def keeps_bits_in_any_layout(subject: Subject, arguments: Arguments) -> None:
+    """The same values give the same bits, whatever the strides of inputs and outputs."""
+    plain = subject.answer(arguments)
+    for name, layout in LAYOUTS.items():
+        out = tuple(layout(np.zeros_like(a)) if a.ndim else np.zeros_like(a) for a in plain)
+        given = out if len(out) > 1 else out[0]
+        answers = subject.answer(_relaid(arguments, layout), out=given)
+        _expect(all(a is b for a, b in zip(answers, out, strict=True)), subject, "out not returned")
+        for got, want in zip(answers, plain, strict=True):
+            _expect(same_bits(got, want), subject, f"other bits when {name}")
+
+
+def keeps_bits_on_any_threads(subject: Subject, arguments: Arguments) -> None:
+    """The same bits on 1, 2, 3 and 8 threads."""
+    before = pullback.get_num_threads()
+    try:
+        pullback.set_num_threads(1)
+        plain = subject.answer(arguments)
+        for threads in (2, 3, 8):
+            pullback.set_num_threads(threads)
+            for got, want in zip(subject.answer(arguments), plain, strict=True):
+                _expect(same_bits(got, want), subject, f"other bits on {threads} threads")
+    finally:
+        pullback.set_num_threads(before)
+
+
+def leaves_no_traces(subject: Subject, arguments: Arguments) -> None:
+    """Poisoned outputs are written in full, guard bands and inputs stay as they were."""
+    plain = subject.answer(arguments)
+    fenced = {k: _fenced(v, v)[1] if _is_array(v) else v for k, v in arguments.items()}
+    before = {k: v.copy() for k, v in fenced.items() if _is_array(v)}
+    rooms, outs = zip(*(_fenced(np.full_like(a, _poison(a)), a) for a in plain), strict=True)
+    subject.answer(fenced, out=outs if len(outs) > 1 else outs[0])
+    for got, want in zip(outs, plain, strict=True):
+        _expect(same_bits(got, want), subject, "elements left unwritten or written differently")
+    for room in rooms:
+        edges = np.concatenate([room[:GUARD], room[len(room) - GUARD :]])
+        _expect(bool((bits(edges) == bits(_poison(edges))).all()), subject, "wrote out of bounds")
+    for name, old in before.items():
+        _expect(same_bits(fenced[name], old), subject, f"modified its input `{name}`")
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _poison(array: Any) -> Any:
+    """A NaN, or an integer no index could be."""
+    return np.array(np.nan if _is_float(array) else -7, array.dtype)
+
+
+def _fenced(values: Any, like: Any) -> tuple[Any, Any]:
+    """A buffer with poison on both sides, and the view of its middle that holds `values`."""
+    room = np.full(like.size + 2 * GUARD, _poison(like), like.dtype)
+    view = room[GUARD : GUARD + like.size].reshape(like.shape)
+    view[...] = values
+    return room, view
+
+
+def works_in_place(subject: Subject, arguments: Arguments) -> None:
+    """An output may be the very buffer of an input, where the contract says so."""
+    plain = subject.answer(arguments)
+    call = subject.function.body(**subject.function.views(arguments))
+    for position, name in enumerate(call.returns):
+        for source in call.plan.record.slot(name).in_place_of:
+            victim = arguments.get(source)
+            if not _is_array(victim) or victim.shape != plain[position].shape:
+                continue
+            shared = victim.copy()
+            out = [np.empty_like(a) for a in plain]
+            out[position] = shared
+            given = tuple(out) if len(out) > 1 else out[0]
+            answers = subject.answer({**arguments, source: shared}, out=given)
+            for got, want in zip(answers, plain, strict=True):
+                _expect(same_bits(got, want), subject, f"other bits in place of `{source}`")
+
+
+def agrees_with_its_plan(subject: Subject, arguments: Arguments) -> None:
+    """The plan API gives the function's bits, and the reference backend its values."""
+    plain = subject.answer(arguments)
+    call = subject.function.body(**subject.function.views(arguments))
+    for backend in (BackendKind.NUMBA, BackendKind.REFERENCE):
+        plan = call.plan.select(
+            Stream.cpu(), call.descriptor, PlanPreference(prefer_backend=backend)
+        )
+        outs = {
+            name: np.zeros(spec.shape, spec.element.dtype)
+            for name, spec in zip(call.returns, call.specs, strict=True)
+        }
+        tensors = {slot.name: call.tensors.get(slot.name) for slot in plan.record.slots}
+        args = _args_class(plan)(**{**tensors, **outs})
+        plan.run(Stream.cpu(), Workspace.allocate(plan), args)
+        if backend is BackendKind.NUMBA:
+            for got, want in zip(outs.values(), plain, strict=True):
+                _expect(same_bits(got, want), subject, "the plan gives other bits")
+        else:
+            scales = bound_of(subject).scale(subject, arguments)
+            for got, want, scale in zip(outs.values(), plain, scales, strict=False):
+                if _is_float(got):
+                    error = ulp_error(got, want.astype(np.longdouble), scale)
+                    close = float(np.max(error, initial=0.0)) <= bound_of(subject).ulps + 1
+                    _expect(close, subject, "the reference backend disagrees")
+
+
+def _args_class(plan: Any) -> Any:
+    return getattr(pullback, f"{plan.record.name}Args")
+
+
+# --- derivatives ----------------------------------------------------------------------------
+
+
+def is_the_adjoint(subject: Subject, arguments: Arguments, forward: Arguments) -> None:
+    """<dy, F'v> = <F*dy, v>, with F' by central differences of the oracle in high precision."""
+    assert subject.forward is not None
+    wanted = _GRADIENTS_OF.get(subject.name, (_first_tensor(subject.forward),))
+    gradient_name = "dout" if "dout" in arguments else "dy"
+    dy = arguments[gradient_name].astype(np.longdouble)
+    rng = np.random.default_rng(7)
+    for name, gradient in zip(wanted, subject.answer(arguments), strict=False):
+        at = forward[name].astype(np.longdouble)
+        v = rng.standard_normal(at.shape)
+        step = np.longdouble(1e-6)
+        ends = [subject.forward.truth({**forward, name: at + s * v})[0] for s in (step, -step)]
+        numeric = float((dy * (ends[0] - ends[1]) / (2 * step)).sum())
+        ours = float((gradient.astype(np.longdouble) * v).sum())
+        size = float((np.abs(gradient.astype(np.longdouble)) * np.abs(v)).sum())
+        error = abs(ours - numeric)
+        _expect(
+            error <= 1e-8 * max(size, 1e-3), subject, f"<F*dy, v> = {ours}, <dy, F'v> = {numeric}"
+        )
+
+
+_GRADIENTS_OF = {
+    "lerp_backward": ("a", "b", "weight"),
+    "embedding_bag_per_sample_weights_backward": ("per_sample_weights",),
+}
+
+
+def _first_tensor(subject: Subject) -> str:
+    return next(iter(subject.function.tensors))
+
+
+LAWS: dict[str, Callable[[Subject, Arguments], Any]] = {
+    "equals the oracle": equals_the_oracle,
+    "same bits in any layout": keeps_bits_in_any_layout,
+    "same bits on any threads": keeps_bits_on_any_threads,
+    "leaves no traces": leaves_no_traces,
+    "works in place": works_in_place,
+    "agrees with its plan": agrees_with_its_plan,
+}
+
+
+def trials(
+    subject: Subject, element: ElementKind, every: int = 1
+) -> Iterator[tuple[str, Arguments]]:
+    """Named arguments for a function: its family's cases, the options dealt out in turn."""
+    indices = (ElementKind.I64, ElementKind.I32)
+    for number, case in enumerate(subject.cases()):
+        if number % every:
+            continue
+        variant = subject.variants[number // every % len(subject.variants)]
+        arguments = subject.arguments(case, element, indices[number % 2], variant)
+        if arguments is not None:
+            options = ", ".join(f"{k}={v}" for k, v in variant.items())
+            yield f"{case.name} {options}".strip(), arguments

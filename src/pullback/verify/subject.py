@@ -1,0 +1,152 @@
+"""What the laws are applied to: a public function, its oracle, and arguments made from cases."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import pullback
+from pullback.contract.element import ElementKind
+from pullback.ops.case import Case
+from pullback.plan.function import Function
+from pullback.tensor.rounding import round_to
+
+Arguments = dict[str, Any]
+
+# Options a function is tried with, wherever it has a parameter of that name.
+VARIANTS: dict[str, tuple[Any, ...]] = {
+    "ties": ("first", "last", "split"),
+    "mode": ("sum", "mean", "max"),
+    "return_indices": (False, True),
+    "empty": (None, 7.5),
+    "scale_grad_by_freq": (False, True),
+    "weighted": (False, True),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One public function under law."""
+
+    function: Function
+    family: str
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @cached_property
+    def forward(self) -> Subject | None:
+        """The function this one is the backward of."""
+        base, found, _ = self.name.partition("_backward")
+        base = "embedding_bag" if base == "embedding_bag_per_sample_weights" else base
+        return subjects()[base] if found else None
+
+    @cached_property
+    def oracle(self) -> Any:
+        return getattr(import_module(f"pullback.ops.{self.family}.oracle"), self.name)
+
+    def truth(self, arguments: Arguments) -> tuple[Any, ...]:
+        """The oracle's answer to the same arguments, unrounded."""
+        known = inspect.signature(self.oracle).parameters
+        with np.errstate(all="ignore"):
+            result = self.oracle(**{k: v for k, v in arguments.items() if k in known})
+        return result if isinstance(result, tuple) else (result,)
+
+    def answer(self, arguments: Arguments, **options: Any) -> tuple[Any, ...]:
+        """The function's answer."""
+        result = self.function(**arguments, **options)
+        return result if isinstance(result, tuple) else (result,)
+
+    # --- arguments ---------------------------------------------------------------------------
+
+    @cached_property
+    def variants(self) -> tuple[dict[str, Any], ...]:
+        """Every sensible combination of this function's options."""
+        names = set(self.function.parameters)
+        if "per_sample_weights" in names and "offsets" in names:
+            names.add("weighted")
+        chosen = {name: VARIANTS[name] for name in VARIANTS if name in names}
+        combos = (dict(zip(chosen, values, strict=True)) for values in product(*chosen.values()))
+        return tuple(combo for combo in combos if self._sensible(combo))
+
+    def _sensible(self, options: dict[str, Any]) -> bool:
+        mode = options.get("mode")
+        return not (
+            (self.family == "scan" and options.get("ties") == "split")
+            or (mode is not None and options.get("return_indices") and mode != "max")
+            or (options.get("weighted") and mode not in (None, "sum"))
+            or (self.name.endswith("weights_backward") and not options.get("weighted", True))
+        )
+
+    def arguments(
+        self, case: Case, element: ElementKind, index: ElementKind, variant: dict[str, Any]
+    ) -> Arguments | None:
+        """The case in this element, completed by what the function needs; None if it has not what
+        the function takes."""
+        names = self.function.parameters
+        if "offsets" in case.arrays and "offsets" not in names:
+            return None
+        found = {k: _cast(v, element, index) for k, v in case.arrays.items() if k in names}
+        found.update({k: v for k, v in case.options.items() if k in names})
+        found.update({k: v for k, v in variant.items() if k in names})
+        if not variant.get("weighted") and self.name != "embedding_bag_per_sample_weights_backward":
+            found.pop("per_sample_weights", None)
+        if "out_of_range" in names:
+            found["out_of_range"] = "skip"
+        self._complete(found, case, element)
+        required = (
+            name
+            for name, p in inspect.signature(self.function.body).parameters.items()
+            if p.default is inspect.Parameter.empty
+        )
+        return found if all(name in found for name in required) else None
+
+    def _complete(self, found: Arguments, case: Case, element: ElementKind) -> None:
+        names = self.function.parameters
+        if "num_segments" in names and "dy" in case.arrays:
+            found["num_segments"] = len(case.arrays["dy"])
+        if "num_embeddings" in names and "weight" in case.arrays:
+            found["num_embeddings"] = len(case.arrays["weight"])
+        if "y" in names and self.forward is not None:
+            x = _cast(case.arrays["x"], element, ElementKind.I64)
+            (y,) = self.forward.truth({**found, "x": x})
+            with np.errstate(all="ignore"):
+                found["y"] = round_to(y, element.dtype)
+        if found.get("mode") == "max" and "output_index" in names and self.forward is not None:
+            inputs = {**found, "return_indices": True}
+            inputs["weight"] = _cast(case.arrays["weight"], element, ElementKind.I64)
+            found["output_index"] = self.forward.truth(inputs)[1].astype(np.int64)
+
+    def cases(self) -> Iterator[Case]:
+        """The adversarial inputs of this function's family."""
+        module = import_module(f"pullback.ops.{self.family}.cases")
+        return iter(module.cases(np.random.default_rng(20)))
+
+
+def _cast(array: Any, element: ElementKind, index: ElementKind) -> Any:
+    kind = element if array.dtype.kind == "f" else index
+    with np.errstate(all="ignore"):
+        return np.asarray(array.astype(kind.dtype))
+
+
+@cache
+def subjects() -> dict[str, Subject]:
+    """Every public function that has an oracle, by name."""
+    found = {}
+    for name in pullback.__all__:
+        function = getattr(pullback, name)
+        if isinstance(function, Function):
+            family = function.body.__module__.split(".")[2]
+            found[name] = Subject(function, family)
+    return found

@@ -1,0 +1,211 @@
+"""Every law on every public function in every element: a new op is tested by existing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pullback.contract.element import FLOATS, ElementKind
+from pullback.ops.case import Case
+from pullback.verify import laws
+from pullback.verify.subject import Subject, subjects
+
+SUBJECTS = list(subjects().values())
+BACKWARDS = [subject for subject in SUBJECTS if subject.forward is not None]
+
+# f32 meets every case; the others a fair share, so that the suite stays within its budget.
+SHARE = {ElementKind.F32: 1, ElementKind.F64: 2, ElementKind.F16: 3, ElementKind.BF16: 3}
+
+
+def _id(value: object) -> str:
+    return value.name.lower() if isinstance(value, ElementKind) else str(value)
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_equals_the_oracle(subject: Subject, element: ElementKind) -> None:
+    count = 0
+    for name, arguments in laws.trials(subject, element, every=SHARE[element]):
+        try:
+            laws.equals_the_oracle(subject, arguments)
+        except laws.LawBroken as broken:
+            pytest.fail(f"{name}: {broken}")
+        count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        laws.keeps_bits_in_any_layout,
+        laws.leaves_no_traces,
+        laws.works_in_place,
+        laws.agrees_with_its_plan,
+    ],
+    ids=lambda law: law.__name__,
+)
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_law(law, subject: Subject, element: ElementKind) -> None:  # type: ignore[no-untyped-def]
+    for name, arguments in laws.trials(subject, element, every=5 * SHARE[element]):
+        try:
+            law(subject, arguments)
+        except laws.LawBroken as broken:
+            pytest.fail(f"{name}: {broken}")
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_keeps_bits_on_any_threads(subject: Subject, element: ElementKind) -> None:
+    """On inputs large enough to be split: many rows, one long row, long columns."""
+    for variant in subject.variants[:2]:
+        for case in large_cases(subject.family):
+            arguments = subject.arguments(case, element, ElementKind.I64, variant)
+            if arguments is not None:
+                laws.keeps_bits_on_any_threads(subject, arguments)
+
+
+def large_cases(family: str) -> list[Case]:
+    return LARGE[family](np.random.default_rng(5))
+
+
+def _rows(rng: np.random.Generator) -> list[Case]:
+    shapes = [((301, 1031), 1), ((300_007,), 0), ((1031, 301), 0)]
+    return [
+        Case(
+            f"{shape}",
+            {"x": rng.standard_normal(shape), "dy": rng.standard_normal(shape)},
+            {"axis": axis},
+        )
+        for shape, axis in shapes
+    ]
+
+
+def _recurrence(rng: np.random.Generator) -> list[Case]:
+    return [
+        Case(c.name, {"a": c.arrays["x"] / 4, "b": c.arrays["dy"], **c.arrays}, c.options)
+        for c in _rows(rng)
+    ]
+
+
+def _lerp(rng: np.random.Generator) -> list[Case]:
+    arrays = {name: rng.standard_normal((301, 1031)) for name in ("a", "b", "dy")}
+    weight = {"weight": rng.random((301, 1031))}
+    return [Case("number", arrays, {"weight": 0.3}), Case("tensor", {**arrays, **weight})]
+
+
+def _segment(rng: np.random.Generator) -> list[Case]:
+    n, d, segments = 20_011, 13, 700
+    skewed = np.where(rng.random(n) < 0.97, 5, rng.integers(0, segments, n))
+    ids = {"uniform": rng.integers(0, segments, n), "skewed": skewed, "one": np.zeros(n, int)}
+    data = {"x": rng.standard_normal((n, d)), "dy": rng.standard_normal((segments, d))}
+    return [Case(name, {**data, "segment_ids": i.astype(np.int64)}) for name, i in ids.items()]
+
+
+def _embedding(rng: np.random.Generator) -> list[Case]:
+    n, d, rows, bags = 20_011, 13, 900, 800
+    indices = np.where(rng.random(n) < 0.5, 7, rng.integers(0, rows, n)).astype(np.int64)
+    data = {"weight": rng.standard_normal((rows, d)), "indices": indices}
+    offsets = np.sort(rng.integers(0, n, bags)).astype(np.int64)
+    offsets[0] = 0
+    bagged = {
+        **data,
+        "offsets": offsets,
+        "per_sample_weights": rng.standard_normal(n),
+        "dout": rng.standard_normal((bags, d)),
+    }
+    return [Case("hot", {**data, "dout": rng.standard_normal((n, d))}), Case("bags", bagged)]
+
+
+LARGE = {
+    "scan": _rows,
+    "simplex": _rows,
+    "recurrence": _recurrence,
+    "lerp": _lerp,
+    "segment": _segment,
+    "embedding": _embedding,
+}
+
+
+@pytest.mark.parametrize("subject", BACKWARDS, ids=_id)
+def test_is_the_adjoint(subject: Subject) -> None:
+    """Against central differences of the oracle, on smooth inputs without ties."""
+    rng = np.random.default_rng(3)
+    assert subject.forward is not None
+    for variant in subject.variants:
+        if variant.get("ties") == "split":
+            continue
+        for case in SMOOTH[subject.family](rng):
+            arguments = subject.arguments(case, ElementKind.F64, ElementKind.I64, variant)
+            forward = subject.forward.arguments(case, ElementKind.F64, ElementKind.I64, variant)
+            if arguments is None or forward is None or variant.get("scale_grad_by_freq"):
+                continue
+            laws.is_the_adjoint(subject, arguments, forward)
+
+
+def _smooth_rows(rng: np.random.Generator) -> list[Case]:
+    shape = (5, 23)
+    data = {"x": rng.standard_normal(shape), "dy": rng.standard_normal(shape)}
+    return [
+        Case(f"axis {axis}, {reverse}", data, {"axis": axis, "reverse": reverse})
+        for axis in (0, 1)
+        for reverse in (False, True)
+    ]
+
+
+def _smooth_recurrence(rng: np.random.Generator) -> list[Case]:
+    return [
+        Case(
+            c.name,
+            {"a": c.arrays["x"] / 2, "b": rng.standard_normal((5, 23)), **c.arrays},
+            c.options,
+        )
+        for c in _smooth_rows(rng)
+    ]
+
+
+def _smooth_lerp(rng: np.random.Generator) -> list[Case]:
+    shapes = [((4, 5), (4, 5), (4, 5)), ((4, 1), (5,), (1, 5)), ((), (4, 5), ())]
+    found = []
+    for a, b, w in shapes:
+        whole = np.broadcast_shapes(a, b, w)
+        data = {"a": rng.standard_normal(a), "b": rng.standard_normal(b)}
+        data = {k: np.asarray(v) for k, v in data.items()}
+        dy = {"dy": np.asarray(rng.standard_normal(whole))}
+        weight = {"weight": np.asarray(0.1 + 0.3 * rng.random(w))}
+        found.append(Case("tensor", {**data, **weight, **dy}))
+        if w == (4, 5) or w == ():
+            found.append(Case("number", {**data, **dy}, {"weight": 0.3}))
+    return found
+
+
+def _smooth_segment(rng: np.random.Generator) -> list[Case]:
+    ids = rng.integers(0, 6, 20)
+    ids[3] = -1
+    data = {"x": rng.standard_normal((20, 3)), "dy": rng.standard_normal((7, 3))}
+    return [Case("ids", {**data, "segment_ids": ids})]
+
+
+def _smooth_embedding(rng: np.random.Generator) -> list[Case]:
+    indices = rng.integers(0, 6, 20)
+    data = {"weight": rng.standard_normal((6, 3)), "indices": indices}
+    bagged = {
+        **data,
+        "offsets": np.array([0, 4, 4, 11]),
+        "per_sample_weights": rng.standard_normal(20),
+        "dout": rng.standard_normal((4, 3)),
+    }
+    return [
+        Case("plain", {**data, "dout": rng.standard_normal((20, 3))}, {"padding_idx": 2}),
+        Case("bags", bagged, {"padding_idx": 2}),
+    ]
+
+
+SMOOTH = {
+    "scan": _smooth_rows,
+    "simplex": _smooth_rows,
+    "recurrence": _smooth_recurrence,
+    "lerp": _smooth_lerp,
+    "segment": _smooth_segment,
+    "embedding": _smooth_embedding,
+}

@@ -1,0 +1,253 @@
+"""The plan API: selection, preferences, workspaces, views, and every sentence of its errors."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import pullback as pb
+
+CPU = pb.Stream.cpu()
+NONE = pb.Workspace.NONE
+
+
+def scan(**changes: Any) -> pb.ScanDescriptor:
+    fields: dict[str, Any] = {
+        "kind": pb.ScanKind.CUMSUM,
+        "input_shape": (3, 4),
+        "scan_axis": 1,
+        "element": pb.ElementKind.F32,
+    }
+    return pb.ScanDescriptor(**{**fields, **changes})
+
+
+def backward(**changes: Any) -> pb.ScanBackwardDescriptor:
+    desc = scan(**changes)
+    return pb.ScanBackwardDescriptor(**vars(desc))
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.ones(shape, dtype)
+
+
+# --- selection ------------------------------------------------------------------------------
+
+
+def test_selection_is_cached_by_descriptor_preference_and_device() -> None:
+    plan = pb.ScanPlan.select(CPU, scan(), pb.PlanPreference())
+    assert pb.ScanPlan.select(pb.Stream.cpu(3), scan(), pb.PlanPreference()) is plan
+    assert pb.ScanPlan.select(CPU, scan(scan_axis=0), pb.PlanPreference()) is not plan
+    assert hash(scan()) == hash(scan())
+
+
+def test_descriptors_are_frozen_and_args_are_keyword_only() -> None:
+    with pytest.raises(AttributeError):
+        scan().scan_axis = 0
+    with pytest.raises(TypeError):
+        pb.ScanArgs(ones(3, 4), ones(3, 4))
+
+
+def test_skus_tell_forward_from_backward_and_f64_from_f32() -> None:
+    forward = pb.ScanPlan.select(CPU, scan()).sku
+    back = pb.ScanBackwardPlan.select(CPU, backward()).sku
+    wide = pb.ScanPlan.select(CPU, scan(element=pb.ElementKind.F64)).sku
+    assert len({forward, back, wide}) == 3
+    assert wide.precision_guarantee.math_precision is pb.MathPrecision.F64
+    assert forward.op is pb.ScanKind.CUMSUM
+    assert forward.direction == "forward"
+    assert forward.aux_element is None
+    assert "\n" not in str(forward)
+
+
+def test_preferences_are_honoured_or_refused() -> None:
+    reference = pb.PlanPreference(prefer_backend=pb.BackendKind.REFERENCE)
+    plan = pb.ScanPlan.select(CPU, scan(), reference)
+    assert plan.sku.backend is pb.BackendKind.REFERENCE
+    y = ones(3, 4)
+    plan.run(CPU, NONE, pb.ScanArgs(x=ones(3, 4), y=y))
+    assert (y == [1, 2, 3, 4]).all()
+    with pytest.raises(pb.Unsupported):
+        pb.ScanPlan.select(CPU, scan(), pb.PlanPreference(prefer_backend=pb.BackendKind.TRITON))
+    strict = pb.PlanPreference(reproducibility=pb.Reproducibility.ANY_THREADS)
+    kept = pb.ScanPlan.select(CPU, scan(), strict).precision_guarantee
+    assert kept.reproducibility >= pb.Reproducibility.ANY_THREADS
+
+
+def test_reproducibility_is_ordered() -> None:
+    r = pb.Reproducibility
+    assert r.NONE < r.RUN_TO_RUN < r.ANY_THREADS < r.ANY_MACHINE
+
+
+def test_plans_run_from_many_threads_at_once() -> None:
+    plan = pb.ScanPlan.select(CPU, scan(input_shape=(300, 1000)))
+    x = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    outs = [np.empty_like(x) for _ in range(8)]
+    threads = [
+        threading.Thread(target=plan.run, args=(CPU, NONE, pb.ScanArgs(x=x, y=out))) for out in outs
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((out == outs[0]).all() for out in outs)
+
+
+# --- views ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("array", "element"),
+    [
+        (ones(2, 3, dtype=np.float16), pb.ElementKind.F16),
+        (ones(2, 3, dtype=ml_dtypes.bfloat16), pb.ElementKind.BF16),
+        (torch.ones(2, 3, dtype=torch.bfloat16), pb.ElementKind.BF16),
+        (torch.ones(3, 2, dtype=torch.float64).T, pb.ElementKind.F64),
+        (ones(2, 3, dtype=np.int32), pb.ElementKind.I32),
+    ],
+)
+def test_views_copy_nothing(array: Any, element: pb.ElementKind) -> None:
+    view = pb.TensorRef(array)
+    assert (view.shape, view.element, view.device) == ((2, 3), element, "cpu")
+    assert pb.ElementKind.of(array) is element
+    assert view.strides in ((3, 1), (1, 2))
+    address = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
+    assert view.address == address
+
+
+def test_views_of_dlpack_exporters() -> None:
+    class Exporter:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
+
+    x = ones(2, 3)
+    assert pb.TensorRef(Exporter(x)).address == x.ctypes.data
+
+
+def test_torch_tensors_in_plans() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    y = torch.empty(4, 3).T
+    pb.ScanPlan.select(CPU, scan()).run(CPU, NONE, pb.ScanArgs(x=x, y=y))
+    assert torch.equal(y, x.cumsum(1))
+
+
+def test_writable_views_refuse_bad_memory() -> None:
+    frozen = ones(3)
+    frozen.flags.writeable = False
+    with pytest.raises(pb.InvalidProblem, match="writable memory"):
+        pb.TensorMut(frozen)
+    overlapping = np.lib.stride_tricks.as_strided(ones(4), (3, 2), (4, 4))
+    with pytest.raises(pb.InvalidProblem, match="every element has its own place"):
+        pb.TensorMut(overlapping)
+    interleaved = np.lib.stride_tricks.as_strided(ones(8), (2, 2), (8, 12))
+    pb.TensorMut(interleaved)  # 0 2 3 5: no element twice
+
+
+def test_memory_too_short_and_misaligned() -> None:
+    short = np.lib.stride_tricks.as_strided(ones(4), (8,), (4,))
+    with pytest.raises(pb.BufferTooSmall) as error:
+        pb.TensorRef(short)
+    assert (error.value.needed, error.value.got) == (32, 16)
+    crooked = np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32)
+    with pytest.raises(pb.MisalignedOperand):
+        pb.cumsum(crooked)
+
+
+# --- aliasing -------------------------------------------------------------------------------
+
+
+def test_in_place_and_interleaved_are_fine_overlap_is_not() -> None:
+    plan = pb.ScanPlan.select(CPU, scan(input_shape=(4,), scan_axis=0))
+    x = ones(4)
+    plan.run(CPU, NONE, pb.ScanArgs(x=x, y=x))
+    assert (x == [1, 2, 3, 4]).all()
+    room = ones(8)
+    plan.run(CPU, NONE, pb.ScanArgs(x=room[::2], y=room[1::2]))
+    assert (room[1::2] == [1, 2, 3, 4]).all()
+    with pytest.raises(pb.InvalidProblem, match="shares elements"):
+        plan.can_implement(pb.ScanArgs(x=room[:4], y=room[2:6]))
+    with pytest.raises(pb.InvalidProblem, match="shares elements"):
+        plan.can_implement(pb.ScanArgs(x=room[:4], y=room[3::-1]))
+
+
+# --- sentences ------------------------------------------------------------------------------
+
+SENTENCES = [
+    (lambda: pb.cumsum([1.0]), "cumsum: `x` must be a NumPy array, a torch tensor, a JAX array or anything with __dlpack__, got a list"),
+    (lambda: pb.cumsum(1.0), "cumsum: `x` must be a NumPy array, a torch tensor, a JAX array or anything with __dlpack__, got a float"),
+    (lambda: pb.cumsum(np.arange(3)), "cumsum: `x` must be of float16, bfloat16, float32, float64 (x.astype('float32') casts), got an array of int64"),
+    (lambda: pb.cumsum(ones(3).astype(">f4")), "cumsum: `x` must be of float16, bfloat16, float32, float64 (x.astype('float32') casts), got float32 in foreign byte order"),
+    (lambda: pb.cumsum(ones(3), 1), "cumsum: `axis` must be an integer in [-1, 1), got 1"),
+    (lambda: pb.cumsum(ones(3), 0.0), "cumsum: `axis` must be an integer in [-1, 1), got 0.0"),
+    (lambda: pb.cumsum(ones(3), reverse=1), "cumsum: `reverse` must be True or False, got 1"),
+    (lambda: pb.cumsum(ones(3), out=ones(4)), "cumsum: `out` must be of shape (3,), got shape (4,)"),
+    (lambda: pb.cumsum(ones(3), out=ones(3, dtype=np.float64)), "cumsum: `out` must be float32 (out.astype('float32') casts), got an array of float64"),
+    (lambda: pb.cummax(ones(3), ties="frist"), "cummax: `ties` must be one of 'first', 'last', 'split', got 'frist'"),
+    (lambda: pb.cummax(ones(3), ties="split"), "cummax: `ties` must be FIRST or LAST, got SPLIT"),
+    (lambda: pb.cumprod_backward(ones(3), ones(4), ones(3)), "cumprod_backward: `x` must be of shape (3,), got shape (4,)"),
+    (lambda: pb.cumprod_backward(ones(3), ones(3), None), "cumprod_backward: `y` must be the saved forward output, got None"),
+    (lambda: pb.cumprod_backward(ones(3), ones(3, dtype=np.float64), ones(3)), "cumprod_backward: `x` must be float32 (x.astype('float32') casts), got an array of float64"),
+    (lambda: pb.lerp(ones(3), ones(4), 0.5), "lerp: `shapes` must be shapes that broadcast together, got (3,) and (4,)"),
+    (lambda: pb.lerp_backward(ones(3), ones(3)), "lerp_backward: `a` must be given when the weight is a tensor with a gradient, got None"),
+    (lambda: pb.set_num_threads(0), "set_num_threads: `n` must be a whole number of at least 1, got 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "sentence"), SENTENCES, ids=lambda v: None)
+def test_sentence(call: Any, sentence: str) -> None:
+    with pytest.raises(pb.PullbackError) as caught:
+        call()
+    error = caught.value
+    assert str(error) == sentence
+    assert error.op
+    assert error.argument
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == sentence
+
+
+def test_descriptor_sentences() -> None:
+    with pytest.raises(pb.InvalidProblem, match=r"scan_axis.*an axis in \[0, 2\), got -1"):
+        pb.ScanPlan.select(CPU, scan(scan_axis=-1))
+    with pytest.raises(pb.InvalidProblem, match="input_shape"):
+        pb.ScanPlan.select(CPU, scan(input_shape=(3, -4)))
+    with pytest.raises(pb.Unsupported, match="element"):
+        pb.ScanPlan.select(CPU, scan(element=pb.ElementKind.I32))
+    with pytest.raises(pb.Unsupported, match="SPLIT"):
+        pb.ScanBackwardPlan.select(CPU, backward(kind=pb.ScanKind.CUMMAX, ties=pb.TieRule.SPLIT))
+    with pytest.raises(pb.InvalidProblem, match="saved forward input"):
+        plan = pb.ScanBackwardPlan.select(CPU, backward(kind=pb.ScanKind.CUMMAX))
+        plan.can_implement(pb.ScanBackwardArgs(dy=ones(3, 4), dx=ones(3, 4)))
+
+
+def test_errors_are_of_one_family() -> None:
+    assert issubclass(pb.InvalidProblem, ValueError)
+    assert issubclass(pb.IndexOutOfRange, pb.InvalidProblem)
+    assert issubclass(pb.IndexOutOfRange, IndexError)
+    assert issubclass(pb.Unsupported, NotImplementedError)
+    assert pb.KernelFailure("op", 9).code == 9
+
+
+def test_nothing_is_written_when_validation_fails() -> None:
+    out = np.full((3, 4), 7, np.float32)
+    with pytest.raises(pb.PullbackError):
+        pb.cumprod_backward(ones(3, 4), ones(3, 5), ones(3, 4), out=out)
+    assert (out == 7).all()
+
+
+def test_workspaces() -> None:
+    assert pb.Workspace.allocate(pb.ScanPlan.select(CPU, scan())).nbytes >= 0
+    assert pb.Workspace.of(bytearray(10)).nbytes == 10
+    with pytest.raises(pb.InvalidProblem, match="writable memory"):
+        pb.Workspace.of(bytes(10))
+    assert pb.WorkspaceTooSmall("op", "workspace", 8, 4).needed == 8

@@ -1,0 +1,74 @@
+"""The architecture as a test: import directions, file sizes, lazy imports, whole folders."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pullback
+
+ROOT = Path(pullback.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Each room may import from itself and from the rooms before it.
+ORDER = ("contract", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "torch", "jax")
+ABOVE = ("verify", "bench", "cli")
+RANK = {room: rank for rank, room in enumerate((*ORDER, *ABOVE))}
+
+# What is loaded by name when first used, not imported: kernels, front ends, the thread pool.
+LAZY = {("plan", "cpu"), ("plan", "gpu"), ("plan", "frontends")}
+
+
+def _room(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append(node.module)
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return [name for name in found if name.startswith("pullback.")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    room = _room(path)
+    if room not in RANK:
+        return
+    for name in _imports(path):
+        target = name.split(".")[1]
+        if target in RANK and (room, target) not in LAZY:
+            assert RANK[target] <= RANK[room], f"{room} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_is_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_families_are_whole() -> None:
+    for family in pullback._FAMILIES:
+        names = {p.name for p in (ROOT / "ops" / family).iterdir()}
+        assert {"__init__.py", "contract.py", "functions.py", "oracle.py", "cpu.py"} <= names
+
+
+def test_importing_pullback_imports_no_framework() -> None:
+    code = (
+        "import sys, pullback; "
+        "print([m for m in ('numba', 'torch', 'jax', 'triton', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in pullback.__all__:
+        assert getattr(pullback, name).__doc__, name
