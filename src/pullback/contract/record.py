@@ -32,7 +32,10 @@ class Slot:
 
     `holds` lists the elements it may have; None means the descriptor's own element. `needed`
     says for which descriptors it must be given, `used` for which it is looked at if given.
-    `in_place_of` names inputs whose very buffer this output may be."""
+    `in_place_of` names inputs whose very buffer this output may be.
+
+    An argument may be a bundle, which holds several tensors: the slot of that name takes its part
+    called `part`, and slots that are `part_of` it take theirs, None where a plain array is given."""
 
     name: str
     shape: Callable[[Any], tuple[int, ...]]
@@ -42,6 +45,8 @@ class Slot:
     used: Callable[[Any], bool] = _always
     in_place_of: tuple[str, ...] = ()
     why_needed: str = "given"
+    part: str = ""
+    part_of: str = ""
 
     @property
     def written(self) -> bool:
@@ -64,6 +69,10 @@ class Failure:
     expected: Callable[[Any], str]
     got: str
 
+    def raised(self, op: str, desc: Any, position: int, value: int) -> InvalidProblem:
+        got = self.got.format(position=position, value=value)
+        return self.error(op, self.argument, self.expected(desc), got)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
@@ -71,7 +80,8 @@ class PlanRecord:
 
     `backends` maps a backend to "module:function"; the function lays out a launch for a
     descriptor and the views of its tensors. `reference` is the oracle, `(descriptor, arrays by
-    name) -> high-precision outputs by name`. `failures` explains the kernels' status words."""
+    name) -> high-precision outputs by name`. `failures` explains the kernels' status words; `admit`
+    raises for a bundle what a launch would find out about its parts."""
 
     name: str
     category: OpCategory
@@ -87,6 +97,7 @@ class PlanRecord:
     aux: ElementKind | None = None
     workspace: Callable[[Any], int] = lambda _: 0
     failures: Mapping[int, Failure] = field(default_factory=dict)
+    admit: Callable[[str, Any, Any], None] = lambda _op, _desc, _bundle: None
 
     def slot(self, name: str) -> Slot:
         return next(slot for slot in self.slots if slot.name == name)

@@ -8,6 +8,7 @@ the pool relies on a store being visible before the load that follows it.
 from __future__ import annotations
 
 import platform
+import sys
 from typing import Any, Final
 
 from llvmlite import ir
@@ -18,10 +19,11 @@ from numba.extending import intrinsic, register_jitable
 I64: Final = ir.IntType(64)
 INT: Final = types.int64
 _ORDER: Final = "seq_cst"
-_X86: Final = platform.machine() in ("x86_64", "AMD64")
+_MACHINE: Final = platform.machine()
 
-# The only system call of the package; its number differs between Linux architectures.
-_SYS_FUTEX: Final = 202 if _X86 else 98
+# The number of the one system call made here; 0 where there is none.
+_NUMBERS: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+FUTEX: Final = _NUMBERS.get(_MACHINE, 0) if sys.platform == "linux" else 0
 _FUTEX_WAIT_PRIVATE: Final = 128
 _FUTEX_WAKE_PRIVATE: Final = 129
 
@@ -98,7 +100,7 @@ def pause(typing_context: Any) -> Any:
     """Tell the core that this is a spin loop."""
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if _X86:
+        if _MACHINE == "x86_64":
             hint = ir.FunctionType(ir.VoidType(), [])
             builder.call(insert_function(builder.module, hint, "llvm.x86.sse2.pause"), [])
         return context.get_dummy_value()
@@ -131,10 +133,10 @@ def call_kernel(typing_context: Any, kernel: Any, block: Any, low: Any, high: An
 @register_jitable
 def sleep_while(address, value):
     """Sleep while the low half of the word equals `value`'s; may also return for no reason."""
-    _syscall(_SYS_FUTEX, address, _FUTEX_WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
+    _syscall(FUTEX, address, _FUTEX_WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
 
 
 @register_jitable
 def wake(address, sleepers):
     """Wake up to so many threads that sleep on the word."""
-    _syscall(_SYS_FUTEX, address, _FUTEX_WAKE_PRIVATE, sleepers, 0, 0, 0)
+    _syscall(FUTEX, address, _FUTEX_WAKE_PRIVATE, sleepers, 0, 0, 0)

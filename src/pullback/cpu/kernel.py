@@ -182,7 +182,9 @@ def _numba_type(element: ElementKind) -> Any:
 @cache
 def source_hash() -> str:
     root = Path(__file__).resolve().parent.parent
-    sources = sorted([*root.glob("cpu/*.py"), *root.glob("ops/*/cpu*.py"), *root.glob("contract/element.py")])
+    sources = sorted(
+        [*root.glob("cpu/*.py"), *root.glob("ops/*/cpu*.py"), *root.glob("contract/element.py")]
+    )
     digest = hashlib.sha256(f"{numba.__version__} {sys.version} {sorted(POLICY.items())}".encode())
     digest.update(os.environ.get("PULLBACK_SOFT_F16", "").encode())
     for source in sources:

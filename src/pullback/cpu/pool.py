@@ -33,8 +33,17 @@ class _Native(NamedTuple):
     address: int
 
 
+def immortal(size: int) -> int:
+    """Zeroed memory that is never freed: native threads read it until the process is gone."""
+    line = 128
+    memory = ctypes.create_string_buffer(size + line)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    return -(-ctypes.addressof(memory) // line) * line
+
+
 _native: _Native | None = None
 _loading = threading.Lock()
+_threads: Final = ctypes.c_int64.from_address(immortal(8))  # zero until somebody asks
 
 
 def set_num_threads(n: int) -> None:
@@ -54,6 +63,11 @@ def get_num_threads() -> int:
 def run(program: int, phases: int, block: int, threads: int) -> int:
     """Execute a program without the GIL; the status that ended it, or 0."""
     return (_native or _load()).run(program, phases, block, threads)
+
+
+def entry() -> Callable[[int, int, int, int], int]:
+    """`run` without the look-up, for callers that keep it."""
+    return (_native or _load()).run
 
 
 def execute_address() -> int:
@@ -92,25 +106,20 @@ def _load() -> _Native:
     global _native
     with _loading:
         if _native is None:
-            from llvmlite.binding import add_symbol
+            from llvmlite.binding import add_symbol, address_of_symbol
 
             from pullback.cpu import workers
 
             state = immortal(workers.STATE_BYTES)
             add_symbol(workers.SYMBOL, state)
+            for name in workers.LINUX_ONLY:
+                if address_of_symbol(name) is None:
+                    add_symbol(name, state)  # never called: no worker starts there
             native = _Native(state, workers.work(), *workers.load_execute())
             _reset(native)
             os.register_at_fork(after_in_child=_after_fork)
             _native = native
         return _native
-
-
-def immortal(size: int) -> int:
-    """Zeroed memory that is never freed: workers read it until the process is gone."""
-    calloc = ctypes.CDLL(None).calloc
-    calloc.restype, calloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
-    line = 128
-    return (int(calloc(size + line, 1)) + line - 1) // line * line
 
 
 def _reset(native: _Native) -> None:
@@ -124,8 +133,8 @@ def _reset(native: _Native) -> None:
     for core in cores:
         if core < 8 * workers.CPUS_BYTES:
             word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
-    # The wait queue is Linux's. Elsewhere no worker can start and callers do all the work.
-    word(native.state + workers.ENTRY).value = native.worker if sys.platform == "linux" else 0
+    # Without Linux's wait queue no worker can start, and callers do all the work.
+    word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
 
 
 def _after_fork() -> None:
@@ -134,7 +143,3 @@ def _after_fork() -> None:
     _loading = threading.Lock()
     if _native is not None:
         _reset(_native)
-
-
-# Zero until somebody asks. Native code of any thread reads it, up to the very end of the process.
-_threads: Final = ctypes.c_int64.from_address(immortal(8))

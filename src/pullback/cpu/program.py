@@ -1,8 +1,4 @@
-"""What a CPU plan runs: phases over one block of words. Everything but addresses is decided here.
-
-Words of a block: 0 status, 1 and 2 what the status is about, 3 the workspace, then the address of
-each slot of the plan's record in order, then the words the family laid out for its kernels.
-"""
+"""What a CPU plan runs: phases over one block of words. Everything but addresses is decided here."""
 
 from __future__ import annotations
 
@@ -12,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.contract.element import ElementKind
+from pullback.cpu.block import DETAIL, STATUS, TENSORS, WORKSPACE
 from pullback.cpu.kernel import Kernel
 
-STATUS, DETAIL, WORKSPACE, TENSORS = 0, 1, 3, 4
+__all__ = ["DETAIL", "STATUS", "TENSORS", "WORKSPACE", "Phase", "Program"]
 
 # A chunk should take some ten microseconds: below that, waking a thread costs more than it gives.
 BYTES_PER_CHUNK = 1 << 16
@@ -22,11 +19,14 @@ BYTES_PER_CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A kernel over `count` items, cut into chunks of `grain`."""
+    """A kernel over `count` items, cut into chunks of `grain`; compiled for the program's element
+    and index type, or for its own."""
 
     kernel: Kernel
     count: int
     grain: int
+    element: ElementKind | None = None
+    index: ElementKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def bits_of(value: float) -> int:
 def encode(phases: Sequence[Phase], element: ElementKind, index: ElementKind) -> Iterable[int]:
     """The words of a program as the thread pool reads them: four per phase."""
     for phase in phases:
-        yield from (phase.kernel.address(element, index), phase.count, phase.grain, 0)
+        address = phase.kernel.address(phase.element or element, phase.index or index)
+        yield from (address, phase.count, phase.grain, 0)
 
 
 # Outputs larger than the caches gain from non-temporal stores; smaller ones are read again soon.

@@ -20,6 +20,7 @@ from numba import njit, types
 from numba.extending import intrinsic, register_jitable
 
 from pullback.cpu.atomics import (
+    FUTEX,
     I64,
     INT,
     call_kernel,
@@ -36,7 +37,10 @@ from pullback.cpu.atomics import (
 )
 from pullback.cpu.kernel import POLICY, KernelCache, native, native_address
 
+__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "load_execute", "work"]
+
 SYMBOL: Final = "pullback_pool"
+LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu")
 SLOTS: Final = 32
 MAX_WORKERS: Final = 512
 CPUS_BYTES: Final = 128  # a cpu_set_t
@@ -77,8 +81,8 @@ _WAITING: Final = 1 << 31  # in the gate: the caller sleeps, the last one out wa
 _INSIDE: Final = _WAITING - 1
 _LOW_HALF: Final = _SEAT - 1
 
-# Rounds of `pause` (about 15 to 60 ns each) before sleeping: long enough to bridge the Python code
-# between two calls, short enough to be invisible at rest.
+# Rounds of `pause` (25 ns on Zen 3, 50 on Skylake) before sleeping: long enough to bridge the
+# Python code between two calls and about what waking up costs, short enough to go unnoticed.
 _SPINS: Final = 2000
 
 # Workers take no signal that another thread should see; only those the hardware sends them.
@@ -220,7 +224,8 @@ def _keep_off_this_core(pool, worker):
     cores, and then queues the worker behind the very thread it should help, for milliseconds.
     """
     core = types.int64(_current_core())
-    if core < 0 or core >= CPUS_BYTES * 8 or load(worker + SHUNNED) == core + 1:
+    thread = load(worker + THREAD)  # 0 if its creator has not come back from creating it
+    if thread == 0 or core < 0 or core >= CPUS_BYTES * 8 or load(worker + SHUNNED) == core + 1:
         return
     cores = _scratch()
     others = 0
@@ -231,7 +236,7 @@ def _keep_off_this_core(pool, worker):
         store(cores + word, bits)
         others |= bits
     if others != 0:
-        _pthread_setaffinity(load(worker + THREAD), CPUS_BYTES, cores)
+        _pthread_setaffinity(thread, CPUS_BYTES, cores)
         store(worker + SHUNNED, core + 1)
 
 
@@ -248,6 +253,7 @@ def _grow(pool, workers):
         index = load(pool + STARTED)
         worker = pool + CREW + index * WORKER_BYTES
         if _pthread_create(worker + THREAD, 0, load(pool + ENTRY), index) != 0:
+            store(pool + ENTRY, 0)  # a limit of the system: it would be in the way at every call
             break
         _pthread_detach(load(worker + THREAD))
         _keep_off_this_core(pool, worker)
@@ -267,9 +273,9 @@ def _take_slot(pool):
 
 
 @register_jitable
-def _leave_alone(job):
+def _close(job):
     """Close the gate and wait until the workers inside are out."""
-    gate = fetch_and(job + GATE, _LOW_HALF)
+    fetch_and(job + GATE, _LOW_HALF)
     for _ in range(_SPINS):
         if load(job + GATE) == 0:
             return
@@ -304,7 +310,7 @@ def _split(pool, kernel, count, grain, block, threads):
         _wake_some(pool, missing)
     _claim_chunks(job)
     fetch_and(pool + OPEN, ~(1 << slot))
-    _leave_alone(job)
+    _close(job)
     fetch_and(pool + TAKEN, ~(1 << slot))
 
 

@@ -81,7 +81,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         else (Workspace.NONE)
     )
     status = ready.launch.run(addresses, scratch.address, get_num_threads())
-    ready.plan.finish(*status)
+    if status[0]:
+        ready.plan.fail(*status)
     if out is not None:
         return out
     return outputs[0] if ready.single else tuple(outputs)

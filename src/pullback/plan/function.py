@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,31 +40,28 @@ FRONT_ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a function asks of a plan."""
+    """What a function asks of a plan.
+
+    `shapes` names results whose shape the plan sees folded to two dimensions. A result that is
+    also among the tensors is that argument, updated in place."""
 
     plan: type[Plan[Any, Any]]
     descriptor: Any
     tensors: Mapping[str, TensorRef | TensorSpec | None]
     returns: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         """Shape and element of each result."""
+        desc = self.descriptor
         slots = (self.plan.record.slot(name) for name in self.returns)
         return tuple(
-            TensorSpec(slot.shape(self.descriptor), slot.elements(self.descriptor.element)[-1])
+            TensorSpec(
+                self.shapes.get(slot.name, slot.shape(desc)), slot.elements(desc.element)[-1]
+            )
             for slot in slots
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """How a function is differentiated: `pullback(gradients of the results, arguments, results)`
-    gives the gradient of each argument named in `of`."""
-
-    of: tuple[str, ...]
-    rule: Callable[..., Any]
-    saves: tuple[str, ...] = field(default=())
 
 
 class Function:
@@ -79,7 +76,6 @@ class Function:
         self.binder = own
         self.parameters = tuple(own.parameters)
         self.__signature__ = own.replace(parameters=[*own.parameters.values(), out])
-        self.gradient: Gradient | None = None
         # Which parameters are tensors is read off the signature; "Tensor | float" takes numbers too.
         self.tensors = {
             name: "float" in str(parameter.annotation)
@@ -92,6 +88,12 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<function pullback.{self.name}>"
+
+    @cached_property
+    def calculus(self) -> Any:
+        """How this function is differentiated: its family's `calculus.py`, read when first used."""
+        family = self.body.__module__.rpartition(".")[0]
+        return resolve(f"{family}.calculus:CALCULUS")[self.name]
 
     def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
         for value in args or options.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,13 @@ import numpy as np
 from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
 from pullback.contract.record import PlanRecord, Slot
+from pullback.cpu.block import TENSORS
+from pullback.cpu.pool import entry
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
+
+Status = tuple[int, int, int]
+Runner = Callable[[Sequence[int], int, int], Status]
 
 
 def check_tensor(
@@ -35,42 +40,40 @@ def check_tensor(
 
 
 class Launch:
-    """One (plan, layouts) pair, ready to run on any addresses."""
+    """One (plan, layouts) pair, ready to run on any addresses: `run(addresses, workspace, threads)`
+    gives the status word and the two words that explain it."""
 
-    __slots__ = ("_alignment", "_op", "_pairs", "_runner", "_slots", "_spans")
+    __slots__ = ("_alignment", "_op", "_pairs", "_slots", "run")
 
     def __init__(
-        self, record: PlanRecord, op: str, views: Sequence[TensorRef | None], runner: Any
+        self, record: PlanRecord, op: str, views: Sequence[TensorRef | None], runner: Runner
     ) -> None:
-        self._op, self._slots, self._runner = op, record.slots, runner
-        self._alignment = tuple(view.element.itemsize if view else 1 for view in views)
-        self._spans = tuple(
-            (view.bounds()[0] - view.address, view.bounds()[1] - view.address) if view else (0, 0)
-            for view in views
-        )
-        present = [i for i, view in enumerate(views) if view is not None and view.size]
-        written = [i for i in present if record.slots[i].written]
+        self._op, self._slots, self.run = op, record.slots, runner
+        present = [(i, view) for i, view in enumerate(views) if view is not None and view.size]
+        self._alignment = tuple((i, view.element.itemsize - 1) for i, view in present)
+        spans = {i: [end - view.address for end in view.bounds()] for i, view in present}
+        written = [i for i in spans if record.slots[i].written]
         # Each output against everything else; a pair of outputs is looked at once.
         self._pairs = tuple(
-            (out, other)
+            (out, *spans[out], other, *spans[other])
             for out in written
-            for other in present
+            for other in spans
             if other != out and not (other in written and other < out)
         )
 
     def check_addresses(self, addresses: Sequence[int], arrays: Sequence[Any]) -> None:
         """What validation is left when only addresses changed: alignment and aliasing."""
-        for address, size, slot in zip(addresses, self._alignment, self._slots, strict=True):
-            if address % size:
+        for position, low_bits in self._alignment:
+            if addresses[position] & low_bits:
                 raise MisalignedOperand(
-                    self._op, slot.name, f"at a multiple of {size} bytes", f"address {address:#x}"
+                    self._op,
+                    self._slots[position].name,
+                    f"at a multiple of {low_bits + 1} bytes",
+                    f"address {addresses[position]:#x}",
                 )
-        spans = self._spans
-        for out, other in self._pairs:
-            if (
-                addresses[out] + spans[out][0] < addresses[other] + spans[other][1]
-                and addresses[other] + spans[other][0] < addresses[out] + spans[out][1]
-            ):
+        for out, low, high, other, other_low, other_high in self._pairs:
+            apart = addresses[other] - addresses[out]
+            if apart + other_low < high and low < apart + other_high:
                 self._check_alias(out, other, arrays)
 
     def _check_alias(self, out: int, other: int, arrays: Sequence[Any]) -> None:
@@ -92,15 +95,6 @@ class Launch:
                 "memory that shares elements with it",
             )
 
-    @property
-    def program(self) -> Any:
-        """The program of kernels this launch runs, for front ends that run it themselves."""
-        return self._runner.program
-
-    def run(self, addresses: Sequence[int], workspace: int, threads: int) -> tuple[int, int, int]:
-        """Launch; the status word and the two words that explain it."""
-        return self._runner(addresses, workspace, threads)  # type: ignore[no-any-return]
-
 
 def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
     array = as_numpy(view)
@@ -110,26 +104,23 @@ def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
 class NativeRunner:
     """Runs a program of Numba kernels on the thread pool."""
 
-    __slots__ = ("_block", "_program", "_template", "_words", "program")
+    __slots__ = ("_copy", "_end", "_execute", "_phases", "_program", "_start", "_template")
 
     def __init__(self, program: Any, element: Any, slots: int) -> None:
-        from pullback.cpu.program import TENSORS, encode
+        from pullback.cpu.program import encode
 
-        self.program = program
         words = tuple(encode(program.phases, element, program.index))
         self._program = (ctypes.c_int64 * len(words))(*words)
-        self._words = (ctypes.addressof(self._program), len(program.phases))
-        block = (0,) * (TENSORS + slots) + program.words
-        self._block = ctypes.c_int64 * len(block)
-        self._template = bytes(self._block(*block))
+        self._start, self._phases = ctypes.addressof(self._program), len(program.phases)
+        self._end = TENSORS + slots
+        block = (0,) * self._end + program.words
+        layout = ctypes.c_int64 * len(block)
+        self._copy, self._template = layout.from_buffer_copy, bytes(layout(*block))
+        self._execute = entry()
 
-    def __call__(
-        self, addresses: Sequence[int], workspace: int, threads: int
-    ) -> tuple[int, int, int]:
-        from pullback.cpu.pool import run
-
-        block = self._block.from_buffer_copy(self._template)
+    def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
+        block = self._copy(self._template)
         block[3] = workspace
-        block[4 : 4 + len(addresses)] = addresses  # type: ignore[call-overload]
-        status = run(*self._words, ctypes.addressof(block), threads)
+        block[TENSORS : self._end] = addresses  # type: ignore[call-overload]
+        status = self._execute(self._start, self._phases, ctypes.addressof(block), threads)
         return status, block[1], block[2]

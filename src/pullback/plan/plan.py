@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import platform
 import threading
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
 
 from pullback.contract.element import ElementKind, describe
 from pullback.contract.errors import (
@@ -17,10 +20,11 @@ from pullback.contract.errors import (
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
 from pullback.contract.kinds import BackendKind
 from pullback.contract.record import PlanRecord, resolve
+from pullback.cpu.pool import get_num_threads
 from pullback.plan.launch import Launch, NativeRunner, check_tensor
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
-from pullback.tensor.adapters import NUMPY, adapter_of
+from pullback.tensor.adapters import adapter_of, numpy_address
 from pullback.tensor.view import TensorMut, TensorRef
 
 D = TypeVar("D")
@@ -52,8 +56,8 @@ class Plan(Generic[D, A]):
         record = self.record
         self.descriptor, self.device, self.backend = descriptor, device, backend
         self.op = record.op(descriptor)
-        self._tensors = attrgetter(*(slot.name for slot in record.slots))
-        self._used = tuple(slot.used(descriptor) for slot in record.slots)
+        self._tensors = attrgetter(*(slot.part_of or slot.name for slot in record.slots))
+        self._used = tuple(slot.used(descriptor) and not slot.part_of for slot in record.slots)
         self._launches: dict[Any, Launch] = {}
         self._layout = (
             None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
@@ -114,7 +118,7 @@ class Plan(Generic[D, A]):
 
     # --- what it says of itself ------------------------------------------------------------------
 
-    @property
+    @cached_property
     def workspace_size(self) -> int:
         """Bytes of scratch memory a run needs; follows from the descriptor alone."""
         return (
@@ -136,83 +140,89 @@ class Plan(Generic[D, A]):
 
     def run(self, stream: Stream, workspace: Workspace, args: A) -> None:
         """Validate, launch, write into the args. Allocates nothing."""
-        launch, addresses, _ = self._prepare(args)
-        needed = self.workspace_size
-        if workspace.nbytes < needed:
-            raise WorkspaceTooSmall(self.op, "workspace", needed, workspace.nbytes)
-        self.finish(*launch.run(addresses, workspace.address, _threads(stream)))
+        launch, addresses = self._prepare(args)
+        if workspace.nbytes < self.workspace_size:
+            raise WorkspaceTooSmall(self.op, "workspace", self.workspace_size, workspace.nbytes)
+        status = launch.run(addresses, workspace.address, stream.threads or get_num_threads())
+        if status[0]:
+            self.fail(*status)
 
-    def finish(self, status: int, position: int, value: int) -> None:
-        """Turn the status of a launch into nothing or the error it stands for."""
-        if status == 0:
-            return
+    def fail(self, status: int, position: int, value: int, op: str = "") -> None:
+        """Raise the error that the status of a launch stands for."""
         failure = self.record.failures.get(status)
         if failure is None:
-            raise KernelFailure(self.op, status)
-        raise failure.error(
-            self.op,
-            failure.argument,
-            failure.expected(self.descriptor),
-            failure.got.format(position=position, value=value),
-        )
+            raise KernelFailure(op or self.op, status)
+        raise failure.raised(op or self.op, self.descriptor, position, value)
 
-    def _prepare(self, args: A) -> tuple[Launch, list[int], list[Any]]:
+    def _prepare(self, args: A) -> tuple[Launch, list[int]]:
+        """The launch for these layouts, made once; the addresses, checked every time."""
         arrays = list(self._tensors(args))
         keys: list[Any] = []
         addresses: list[int] = []
         for position, array in enumerate(arrays):
-            if array is None or not self._used[position]:
-                arrays[position] = None
-                keys.append(None)
-                addresses.append(0)
-                continue
-            if isinstance(array, TensorRef):
-                keys.append(
-                    (array.shape, array.strides, array.element, array.writable, array.device)
-                )
-                addresses.append(array.address)
-                continue
-            adapter = adapter_of(array, self.op, self.record.slots[position].name)
-            if adapter.convert is not None:
-                arrays[position] = array = adapter.convert(array)
-                adapter = NUMPY
-            keys.append(adapter.key(array))
-            addresses.append(adapter.address(array))
+            if type(array) is np.ndarray and self._used[position]:
+                keys.append((array.shape, array.strides, array.dtype, array.flags.writeable))
+                addresses.append(numpy_address(array))
+            else:
+                key, address = self._look_at(arrays, position)
+                keys.append(key)
+                addresses.append(address)
         launch = self._launches.get(tuple(keys))
         if launch is None:
+            for bundle in (value for value in self._tensors(args) if hasattr(value, "bundle")):
+                self.record.admit(self.op, self.descriptor, bundle)
             launch = remember(self._launches, tuple(keys), self.lay_out(arrays))
         launch.check_addresses(addresses, arrays)
-        return launch, addresses, arrays
+        return launch, addresses
 
-    def lay_out(self, arrays: list[Any]) -> Launch:
-        """Validate tensors against the descriptor and lay the launch out for their strides."""
+    def _look_at(self, arrays: list[Any], position: int) -> tuple[Any, int]:
+        """Key and address of an argument that is not a plain NumPy array."""
+        array, part = arrays[position], self.record.slots[position].part
+        if part and hasattr(array, "bundle"):
+            arrays[position] = tensor = array.bundle[part]
+            return array.bundle_key, 0 if tensor is None else numpy_address(tensor)
+        if array is None or not self._used[position]:
+            arrays[position] = None
+            return None, 0
+        if isinstance(array, TensorRef):
+            facts = (array.shape, array.strides, array.element, array.writable, array.device)
+            return facts, array.address
+        adapter = adapter_of(array, self.op, self.record.slots[position].name)
+        if adapter.convert is not None:
+            arrays[position] = array = adapter.convert(array)
+        return adapter.key(array), adapter.address(array)
+
+    def lay_out(self, arrays: list[Any], op: str = "") -> Launch:
+        """Validate tensors against the descriptor and lay the launch out for their strides. Errors
+        name `op`: the plan's own, unless a function asks."""
+        views = self._checked(arrays, op or self.op)
+        return Launch(self.record, op or self.op, views, self._runner(views))
+
+    def program(self, arrays: list[Any], op: str = "") -> Any:
+        """What such a launch runs, for front ends that launch it themselves."""
+        assert self._layout is not None
+        return self._layout(self.descriptor, *self._checked(arrays, op or self.op))
+
+    def _checked(self, arrays: list[Any], op: str) -> list[TensorRef | None]:
         record, desc = self.record, self.descriptor
         views: list[TensorRef | None] = []
         for slot, array in zip(record.slots, arrays, strict=True):
             if array is None:
                 if slot.used(desc) and slot.needed(desc):
-                    raise InvalidProblem(self.op, slot.name, slot.why_needed, "None")
+                    raise InvalidProblem(op, slot.name, slot.why_needed, "None")
                 views.append(None)
                 continue
             kind = TensorMut if slot.written else TensorRef
-            view = kind(array, op=self.op, argument=slot.name)
-            check_tensor(self.op, slot, desc, view, self.device)
+            view = kind(array, op=op, argument=slot.name)
+            check_tensor(op, slot, desc, view, self.device)
             views.append(view)
-        return Launch(record, self.op, views, self._runner(views))
+        return views
 
     def _runner(self, views: list[TensorRef | None]) -> Any:
         if self._layout is None:
             return ReferenceRunner(self.record, self.descriptor, views)
         program = self._layout(self.descriptor, *views)
         return NativeRunner(program, self.descriptor.element, len(views))  # type: ignore[attr-defined]
-
-
-def _threads(stream: Stream) -> int:
-    if stream.threads is not None:
-        return stream.threads
-    from pullback.cpu.pool import get_num_threads
-
-    return get_num_threads()
 
 
 def _gpu_arch(device: str) -> str:

@@ -79,14 +79,16 @@ class Loops:
         return prod(self.extents)
 
 
-def merge(shape: Shape, strides: Sequence[Strides]) -> Loops:
-    """The fewest loops that visit every element of tensors of one shape."""
+def merge(shape: Shape, strides: Sequence[Strides], *, ordered: bool = False) -> Loops:
+    """The fewest loops that visit every element of tensors of one shape; `ordered`: in the order
+    of the shape, for loops whose position counts."""
     axes = [
         (extent, tuple(s[axis] for s in strides))
         for axis, extent in enumerate(shape)
         if extent != 1
     ]
-    axes.sort(key=lambda axis: [-abs(step) for step in axis[1]])
+    if not ordered:
+        axes.sort(key=lambda axis: [-abs(step) for step in axis[1]])
     merged: list[tuple[int, tuple[int, ...]]] = axes[:1]
     for (_, _), (extent, steps) in pairwise(axes):
         outer_extent, outer_steps = merged[-1]

@@ -29,6 +29,7 @@ class TensorRef:
         "array",
         "device",
         "element",
+        "extents",
         "family",
         "offset",
         "origin",
@@ -50,6 +51,8 @@ class TensorRef:
         self.address: int = facts.address
         self.shape: tuple[int, ...] = facts.shape
         self.strides: tuple[int, ...] = facts.strides
+        # The shape that the strides belong to; another one than `shape` in a folded view.
+        self.extents = facts.shape
         self.element: ElementKind = facts.element
         self.device: str = facts.device
         self.writable: bool = facts.writable
@@ -75,7 +78,7 @@ class TensorRef:
     ) -> TensorRef:
         """The same memory under another shape and strides, starting `offset` elements further."""
         view = TensorRef(self)
-        view.shape, view.strides = shape, strides
+        view.shape, view.extents, view.strides = shape, shape, strides
         view.offset = self.offset + offset * self.element.itemsize
         view.address = self.address + offset * self.element.itemsize
         return view
@@ -89,9 +92,16 @@ class TensorRef:
         )
         return self.relaid(shape, strides)
 
+    def folded(self, shape: tuple[int, ...]) -> TensorRef:
+        """The same memory, announced under a shape with as many elements in the same order: for
+        plans of fixed rank, whose kernels walk the true extents."""
+        view = TensorRef(self)
+        view.shape = shape
+        return view
+
     def bounds(self) -> tuple[int, int]:
         """First byte and one past the last byte that shape and strides reach."""
-        low, high = reach(self.shape, self.strides)
+        low, high = reach(self.extents, self.strides)
         size = self.element.itemsize
         return self.address + low * size, self.address + high * size
 
@@ -119,12 +129,12 @@ class TensorMut(TensorRef):
 def check_writable(view: TensorRef, op: str, argument: str) -> None:
     if not view.writable:
         raise InvalidProblem(op, argument, "writable memory", "a read-only array")
-    if overlaps_itself(view.shape, view.strides):
+    if overlaps_itself(view.extents, view.strides):
         raise InvalidProblem(
             op,
             argument,
             "memory where every element has its own place",
-            f"shape {view.shape} with element strides {view.strides}, which overlap themselves",
+            f"shape {view.extents} with element strides {view.strides}, which overlap themselves",
         )
 
 
@@ -156,4 +166,4 @@ def as_numpy(view: TensorRef) -> np.ndarray[Any, Any]:
     """A NumPy array over the memory of a CPU view, which must outlive it."""
     if isinstance(view.array, np.ndarray):
         return view.array
-    return array_at(view.address, view.shape, view.strides, view.element)
+    return array_at(view.address, view.extents, view.strides, view.element)

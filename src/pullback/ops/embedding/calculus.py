@@ -88,8 +88,10 @@ def _bag_records(arguments: Mapping[str, Any]) -> Options:
 
 def _bag_saves(arguments: Mapping[str, Any]) -> frozenset[str]:
     weights = arguments["per_sample_weights"]
-    names = ("indices", "offsets") if weights is None else (
-        "indices", "offsets", "weight", "per_sample_weights"
+    names = (
+        ("indices", "offsets")
+        if weights is None
+        else ("indices", "offsets", "weight", "per_sample_weights")
     )
     return frozenset(names)
 

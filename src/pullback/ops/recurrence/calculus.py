@@ -19,9 +19,7 @@ def _pull(xp: Arrays, g: Array, *, a: Array, result: Array, options: Options) ->
     return {"a": da, "b": db}
 
 
-def _push(
-    xp: Arrays, t: Tangents, *, a: Array, result: Array, axis: int, reverse: bool
-) -> Array:
+def _push(xp: Arrays, t: Tangents, *, a: Array, result: Array, axis: int, reverse: bool) -> Array:
     source = previous(xp, result, axis, reverse, 0.0) * t["a"] + t["b"]
     return linear_scan(a, source, axis, reverse=reverse)
 

@@ -12,9 +12,7 @@ from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
     b, dh = np.asarray(rng.standard_normal((2, *a.shape)))
     way = "backwards" if reverse else "forwards"
-    return Case(
-        f"{name}, {way}", {"a": a, "b": b, "dh": dh}, {"axis": axis, "reverse": reverse}
-    )
+    return Case(f"{name}, {way}", {"a": a, "b": b, "dh": dh}, {"axis": axis, "reverse": reverse})
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -34,9 +34,7 @@ INF = float("inf")
 # --- cumprod ------------------------------------------------------------------------------------
 
 
-def _cumprod_pull(
-    xp: Arrays, g: Array, *, x: Array, result: Array, options: Options
-) -> Tangents:
+def _cumprod_pull(xp: Arrays, g: Array, *, x: Array, result: Array, options: Options) -> Tangents:
     return {"x": cumprod_backward(g, x, result, **options)}
 
 
@@ -69,7 +67,7 @@ def _ratio(xp: Arrays, a: Array, b: Array) -> Array:
 
 
 def _shares(xp: Arrays, x: Array, y: Array, axis: int, reverse: bool) -> tuple[Array, Array]:
-    """What a new element and the sum so far contribute to y[j]: exp(x[j]-y[j]), exp(y[j-1]-y[j])."""
+    """Of y[j], what is the new element's and what the sum's: exp(x[j]-y[j]), exp(y[j-1]-y[j])."""
     before = previous(xp, y, axis, reverse, -INF)
     # Infinities tie: the first one outweighs all, later ones included.
     return xp.where(before == INF, 0.0, _ratio(xp, x, y)), _ratio(xp, before, y)

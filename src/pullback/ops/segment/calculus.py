@@ -35,9 +35,7 @@ def _additive(forward: Any, backward: Any) -> dict[str, Calculus]:
     ) -> Tangents:
         return {"dy": forward(g, segment_ids, shapes["dy"][0], **_some(options))}
 
-    def backward_push(
-        xp: Arrays, t: Tangents, *, segment_ids: Any, options: Options
-    ) -> Array:
+    def backward_push(xp: Arrays, t: Tangents, *, segment_ids: Any, options: Options) -> Array:
         return backward(t["dy"], segment_ids, **_some(options))
 
     return {
@@ -60,9 +58,7 @@ def _extremum(forward: Any, backward: Any) -> dict[str, Calculus]:
         weighted = shares(xp, dy, x, segment_ids, options) * values
         return f.segment_sum(weighted, segment_ids, dy.shape[0], **_some(options))
 
-    def pull(
-        xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options
-    ) -> Tangents:
+    def pull(xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options) -> Tangents:
         return {"x": backward(g, xp.constant(x), segment_ids, **_some(options, "ties"))}
 
     def push(
@@ -89,9 +85,7 @@ def _extremum(forward: Any, backward: Any) -> dict[str, Calculus]:
 # --- prod ---------------------------------------------------------------------------------------
 
 
-def _prod_pull(
-    xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options
-) -> Tangents:
+def _prod_pull(xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options) -> Tangents:
     return {"x": f.segment_prod_backward(g, x, segment_ids, **_some(options))}
 
 
