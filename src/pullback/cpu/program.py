@@ -1,4 +1,4 @@
-"""What a CPU plan runs: phases over one block of words. Everything but addresses is decided here."""
+"""What a CPU plan runs: phases over one block of words, laid out before addresses are known."""
 
 from __future__ import annotations
 

@@ -289,14 +289,14 @@ def backward_summed(
     desc: Any, dy: Any, da: Any, db: Any, weight: Any, a: Any, b: Any, dweight: Any
 ) -> Program:
     phases, tables = [], []
-    for kernel, target in ((sum_to_a, da), (sum_to_b, db), (sum_to_weight, dweight)):
+    for summing, target in ((sum_to_a, da), (sum_to_b, db), (sum_to_weight, dweight)):
         tables.append(
             [] if target is None else _gradient_words(desc.shape, target, (dy, weight, a, b))
         )
         if target is not None:
             count = int(np.prod(target.shape, dtype=object))
             terms = int(np.prod(desc.shape, dtype=object)) // max(count, 1)
-            phases.append(Phase(kernel, count, grain_for(16 * max(terms, 1))))
+            phases.append(Phase(summing, count, grain_for(16 * max(terms, 1))))
     param = 0.0 if desc.param is None else float(desc.param)
     start = TENSORS + _GRADIENTS + 5
     starts = [start, start + len(tables[0]), start + len(tables[0]) + len(tables[1])]

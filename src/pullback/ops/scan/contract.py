@@ -3,12 +3,14 @@ r"""Scans: what they compute, what they need, what they promise.
 Inclusive, along one axis; `reverse` walks it from the far end, and in a backward it is the
 forward's flag. In the order of the scan, for an axis of n elements:
 
-    cumsum        y[j] = x[0] + … + x[j]            dx[j] = dy[j] + … + dy[n-1]
-    cumprod       y[j] = x[0] · … · x[j]            R[j] = dy[j] + x[j+1]·R[j+1],  dx[j] = y[j-1]·R[j]
-    cummax        y[j] = max(x[0], …, x[j])         dx[k] = Σ dy[j] over the j whose extremum is x[k]
-    cummin        the mirror image of cummax
-    logcumsumexp  y[j] = log(e^x[0] + … + e^x[j])   S[j] = dy[j] + e^(y[j]-y[j+1])·S[j+1],
-                                                    dx[j] = e^(x[j]-y[j])·S[j]
+    cumsum        y[j] = x[0] + … + x[j]
+                  dx[j] = dy[j] + … + dy[n-1]
+    cumprod       y[j] = x[0] · … · x[j]
+                  dx[j] = y[j-1]·R[j],  R[j] = dy[j] + x[j+1]·R[j+1]
+    cummax        y[j] = max(x[0], …, x[j]); cummin is its mirror image
+                  dx[k] = Σ dy[j] over the j whose extremum is x[k]
+    logcumsumexp  y[j] = log(e^x[0] + … + e^x[j])
+                  dx[j] = e^(x[j]-y[j])·S[j],  S[j] = dy[j] + e^(y[j]-y[j+1])·S[j+1]
 
 No backward divides, and all are linear. NaN wins an extremum and stays; NaNs tie with each other,
 as do zeros of either sign, and the value written is the winner's own bits.

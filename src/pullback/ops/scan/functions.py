@@ -13,7 +13,12 @@ from pullback.plan.function import Call, Function, Tensor, axis_of, option
 
 
 def _forward(
-    op: str, x: Tensor, axis: int, reverse: bool, ties: str | TieRule = "first", indices: bool = False
+    op: str,
+    x: Tensor,
+    axis: int,
+    reverse: bool,
+    ties: str | TieRule = "first",
+    indices: bool = False,
 ) -> Call:
     kind = ScanKind(op)
     desc = ScanDescriptor(

@@ -1,0 +1,1 @@
+"""What each family is measured on: workloads, peers and the figures to reach."""

@@ -1,0 +1,122 @@
+"""One function and its arguments: everything a contest needs follows from the function's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pullback.contract.record import Role, resolve
+from pullback.plan.function import Call
+from pullback.plan.stream import Stream, Workspace
+from pullback.tensor.view import TensorRef
+from pullback.verify.accuracy import bound_of
+from pullback.verify.subject import Arguments, Subject
+from pullback.verify.ulp import ulp_error
+
+Array = npt.NDArray[Any]
+Take = Callable[[Array], Array]
+"""A part of every float tensor of a call that the function maps to the same part of its result."""
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "iub"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`arguments` by name. `prepared` replaces some of them in the calls that are timed: an index
+    made ahead. Of the tensors named in `gathered` only that many rows are touched."""
+
+    subject: Subject
+    arguments: Arguments
+    prepared: Arguments = field(default_factory=dict)
+    gathered: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def _given(self) -> Arguments:
+        return {**self.arguments, **self.prepared}
+
+    def answer(self) -> tuple[Any, ...]:
+        """The function's results, newly allocated."""
+        return self.subject.answer(self._given)
+
+    @cached_property
+    def allocating(self) -> Callable[[], Any]:
+        """The call people write."""
+        function, given = self.subject.function, self._given
+        return lambda: function(**given)
+
+    @cached_property
+    def call(self) -> Call:
+        function = self.subject.function
+        bound = function.bind((), self._given)
+        return function.body(**function.views(bound))
+
+    def into_outputs(self, threads: int | None = None) -> tuple[Callable[[], None], list[Array]]:
+        """The plan behind the call, run into outputs allocated once."""
+        call, stream = self.call, Stream.cpu(threads)
+        plan = call.plan.select(stream, call.descriptor)
+        outs = {
+            name: np.zeros(spec.shape, spec.element.dtype)
+            for name, spec in zip(call.returns, call.specs, strict=True)
+        }
+        tensors = {slot.name: call.tensors.get(slot.name) for slot in plan.record.slots}
+        kind = resolve(f"{call.plan.__module__}:{plan.record.name}Args")
+        args, workspace = kind(**{**tensors, **outs}), Workspace.allocate(plan)
+        return lambda: plan.run(stream, workspace, args), list(outs.values())
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the tensors read and written, each once."""
+        call, total = self.call, 0
+        for slot in call.plan.record.slots:
+            view = call.tensors.get(slot.name)
+            if isinstance(view, TensorRef) and slot.used(call.descriptor):
+                rows = self.gathered.get(slot.name)
+                total += _touched(view) if rows is None else rows * _touched(view) // len_of(view)
+        for name, spec in zip(call.returns, call.specs, strict=True):
+            passes = 2 if call.plan.record.slot(name).role is Role.ACCUMULATE else 1
+            total += passes * prod(spec.shape) * spec.element.itemsize
+        return total
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of the largest tensor: what a cost per element is counted in."""
+        shapes = [spec.shape for spec in self.call.specs]
+        shapes += [v.shape for v in self.call.tensors.values() if isinstance(v, TensorRef)]
+        return max(prod(shape) for shape in shapes)
+
+    def part(self, take: Take) -> Problem:
+        """The same problem on a part of every float tensor, for the oracle."""
+        arguments = {k: take(v) if is_float(v) else v for k, v in self.arguments.items()}
+        return Problem(self.subject, arguments)
+
+    def errors(self, results: tuple[Any, ...]) -> list[Any]:
+        """Error of each float result in ulp, by element; indices count as 0 or infinite."""
+        truths = self.subject.truth(self.arguments)
+        scales = bound_of(self.subject).scale(self.subject, self.arguments)
+        found = []
+        for got, want, scale in zip(results, truths, scales, strict=False):
+            if got.shape != want.shape:
+                found.append(np.full(1, np.inf))
+            elif is_float(got):
+                found.append(ulp_error(got, want, scale))
+            else:
+                found.append(np.where(got == want, 0.0, np.inf))
+        return found
+
+
+def len_of(view: TensorRef) -> int:
+    return max(view.shape[0], 1) if view.shape else 1
+
+
+def _touched(view: TensorRef) -> int:
+    """Bytes behind a view; what a stride of zero repeats counts once."""
+    strides = zip(view.shape, view.strides, strict=True)
+    return prod(extent if stride else 1 for extent, stride in strides) * view.element.itemsize

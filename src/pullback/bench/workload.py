@@ -1,0 +1,229 @@
+"""What is measured: inputs of a given size and nature, for the ops of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pullback.bench.problem import Array, Problem, Take
+from pullback.contract.element import ElementKind
+from pullback.verify.subject import Arguments, Subject, subjects
+
+if TYPE_CHECKING:
+    from pullback.bench.figures import Figure
+
+F16, BF16, F32, F64 = ElementKind.F16, ElementKind.BF16, ElementKind.F32, ElementKind.F64
+BOTH = ("forward", "backward")
+
+
+@cache
+def _bank() -> Array:
+    return np.random.default_rng(20).standard_normal(1 << 22)
+
+
+class Draw:
+    """Random arrays in one element. Repeatable; large ones repeat a bank of four million numbers.
+
+    `blank` draws arrays of the same layout without touching their memory, for compiling ahead."""
+
+    def __init__(self, element: ElementKind, *, blank: bool = False) -> None:
+        self.element, self.blank, self._drawn = element, blank, 0
+        self.rng = np.random.default_rng(7)
+
+    def normal(self, *shape: int) -> Array:
+        if self.blank:
+            return np.zeros(shape, self.element.dtype)
+        self._drawn += 1
+        start = self._drawn * 1_000_003 % (len(_bank()) // 2)
+        return np.resize(_bank()[start:], shape).astype(self.element.dtype)
+
+    def near_one(self, *shape: int) -> Array:
+        """Products of these stay within the range of every element."""
+        if self.blank:
+            return self.normal(*shape)
+        wide = 1 + 0.01 * self.normal(*shape).astype(np.float32)
+        return wide.astype(self.element.dtype)
+
+    def of(self, values: Array) -> Array:
+        return values.astype(self.element.dtype)
+
+
+Make = Callable[[Draw, str], Arguments]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`make(draw, op)` gives the arguments of the forward function, by name.
+
+    `options` go to pullback alone, `backward_options` to its backward. `take` cuts out a part the
+    oracle answers for all; None where no part stands alone. `wrt` names the arguments whose
+    gradients the backward gives. `prepare` makes an index ahead of the timed calls."""
+
+    name: str
+    ops: tuple[str, ...]
+    make: Make
+    take: Take | None = None
+    elements: tuple[ElementKind, ...] = (F32,)
+    directions: tuple[str, ...] = BOTH
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backward_options: Mapping[str, Any] = field(default_factory=dict)
+    wrt: tuple[str, ...] = ("x",)
+    prepare: Callable[[Arguments], Arguments] | None = None
+    gathers: tuple[str, str] | None = None
+    peers: bool = True
+    tags: frozenset[str] = frozenset()
+
+    def forward(self, op: str, draw: Draw) -> Problem:
+        arguments = {**self.make(draw, op), **self.options}
+        return self._problem(subjects()[op], arguments)
+
+    def backward(self, op: str, draw: Draw, forward: Problem, result: tuple[Any, ...]) -> Problem:
+        """The gradient of `forward`, whose results are given: what it saved is taken from them."""
+        subject = subjects()[f"{op}_backward"]
+        known = {**forward.arguments, **self.backward_options}
+        dy = draw.normal(*result[0].shape)
+        known.update(dy=dy, dout=dy, y=result[0])
+        if "weight" in known and hasattr(known["weight"], "shape"):
+            known["num_embeddings"] = len(known["weight"])
+        if len(result) > 1:
+            known["output_index"] = result[1]
+        names = subject.function.parameters
+        return self._problem(subject, {k: v for k, v in known.items() if k in names})
+
+    def _problem(self, subject: Subject, arguments: Arguments) -> Problem:
+        names = subject.function.parameters
+        arguments = {k: v for k, v in arguments.items() if k in names}
+        prepared = self.prepare(arguments) if self.prepare else {}
+        gathered = {}
+        if self.gathers and self.gathers[0] in arguments:
+            table, index = self.gathers
+            gathered[table] = len(np.unique(arguments[index]))
+        return Problem(subject, arguments, prepared, gathered)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What other libraries offer for a family: by library, then by op, a function of the same
+    arguments. Tables are made when the library is first needed."""
+
+    tables: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]]
+
+    def table(self, library: str) -> Mapping[str, Callable[..., Any]]:
+        make = self.tables.get(library)
+        return make() if make else {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the benchmark knows of a family. `grow(draw, op, batch, axis)` gives the forward's
+    arguments for a size; `natures` are inputs on which accuracy is compared."""
+
+    name: str
+    ops: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    demo: Workload
+    grow: Callable[[Draw, str, int, int], Arguments]
+    natures: tuple[Workload, ...] = ()
+    peers: Peers = Peers({})
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the benchmark."""
+
+    family: str
+    workload: Workload
+    op: str
+    direction: str
+    element: ElementKind
+
+    @property
+    def title(self) -> str:
+        return f"{self.op} {self.direction} {self.workload.name} {self.element.value}"
+
+    def problems(self, draw: Draw) -> tuple[Problem, Problem]:
+        """The row's own problem, and the forward one that belongs to it."""
+        forward = self.workload.forward(self.op, draw)
+        if self.direction == "forward":
+            return forward, forward
+        result = _saved(forward, draw)
+        return self.workload.backward(self.op, draw, forward, result), forward
+
+
+def _saved(forward: Problem, draw: Draw) -> tuple[Any, ...]:
+    """What the forward leaves for its backward: its results, the positions of extrema included."""
+    arguments = forward.arguments
+    if arguments.get("mode") == "max":
+        arguments = {**arguments, "return_indices": True}
+    problem = Problem(forward.subject, arguments)
+    if draw.blank:
+        specs = problem.call.specs
+        return tuple(np.zeros(spec.shape, spec.element.dtype) for spec in specs)
+    return problem.answer()
+
+
+def rows_of(family: Family) -> Iterator[Row]:
+    for workload in family.workloads:
+        for op in workload.ops:
+            for direction in workload.directions:
+                for element in workload.elements:
+                    if op in subjects() and (
+                        direction == "forward" or f"{op}_backward" in subjects()
+                    ):
+                        yield Row(family.name, workload, op, direction, element)
+
+
+def take_rows(array: Array) -> Array:
+    """A few of the first axis, spread over all of it."""
+    return array[:: max(1, -(-len(array) // 4))]
+
+
+def take_columns(array: Array) -> Array:
+    """A few of the last axis; vectors (weights of samples) whole."""
+    return array[..., :: max(1, array.shape[-1] // 3)] if array.ndim > 1 else array
+
+
+def plain_family(name: str) -> Family:
+    """A family that has no table of its own: every float tensor is a large matrix."""
+    ops = tuple(
+        op for op, subject in subjects().items() if subject.family == name and not subject.forward
+    )
+
+    def matrices(draw: Draw, op: str, batch: int = 4096, axis: int = 4096) -> Arguments:
+        function = subjects()[op].function
+        floats = [n for n in function.tensors if n not in function.indices]
+        return {name: draw.near_one(batch, axis) for name in floats}
+
+    wrt = tuple(subjects()[ops[0]].function.tensors) if ops else ()
+    large = Workload("4096x4096", ops, matrices, take_rows, wrt=wrt)
+    return Family(name, ops, (large,), large, matrices, (_smaller(large, matrices),))
+
+
+def _smaller(large: Workload, matrices: Callable[..., Arguments]) -> Workload:
+    def make(draw: Draw, op: str) -> Arguments:
+        return matrices(draw, op, 16, 1024)
+
+    return Workload("random", large.ops, make, lambda a: a, (F16, BF16, F32, F64), wrt=large.wrt)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family that has functions now, by name."""
+    from pullback.bench import families as tables
+
+    named = {module.name for module in iter_modules(tables.__path__)}
+    found = {}
+    for name in dict.fromkeys(subject.family for subject in subjects().values()):
+        if name in named:
+            family: Family = import_module(f"pullback.bench.families.{name}").FAMILY
+            found[name] = family
+        else:
+            found[name] = plain_family(name)
+    return found
