@@ -294,6 +294,22 @@ def test_fork_while_busy() -> None:
     """)
 
 
+def test_fork_while_loading() -> None:
+    """The child works although another thread was compiling when it was born."""
+    python("""
+        for _ in range(3):
+            threading.Thread(target=Sheet([(100, 1)] * 50).run, args=(3,), daemon=True).start()
+        for _ in range(4):
+            child = os.fork()
+            if child == 0:
+                sheet = Sheet([(300, 1)])
+                sheet.run(3)
+                sheet.check()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    """)
+
+
 def test_multiprocessing_fork() -> None:
     python("""
         import multiprocessing

@@ -72,3 +72,9 @@ def test_importing_pullback_imports_no_framework() -> None:
 def test_every_public_name_is_documented() -> None:
     for name in pullback.__all__:
         assert getattr(pullback, name).__doc__, name
+
+
+def test_the_stub_is_fresh() -> None:
+    from pullback.signatures import PATH, stub
+
+    assert PATH.read_text() == stub(), "run `python -m pullback.signatures`"

@@ -43,15 +43,7 @@ from pullback.tensor.view import TensorMut, TensorRef
 
 __version__ = "0.1.0"
 
-# Every family's public names: the folders of ops/ are the registry.
-_FAMILIES = tuple(sorted(module.name for module in iter_modules(_ops.__path__) if module.ispkg))
-_PUBLIC: dict[str, Any] = {}
-for _family in _FAMILIES:
-    _module = import_module(f"pullback.ops.{_family}")
-    _PUBLIC.update({name: getattr(_module, name) for name in getattr(_module, "__all__", ())})
-globals().update(_PUBLIC)
-
-__all__ = [
+_VOCABULARY = [
     "BackendKind",
     "BinaryKind",
     "BufferTooSmall",
@@ -85,5 +77,32 @@ __all__ = [
     "get_num_threads",
     "set_cache_limit",
     "set_num_threads",
-    *_PUBLIC,
 ]
+
+# The folders of ops/ are the registry. They are imported when the first of their names is used.
+_FAMILIES = tuple(sorted(module.name for module in iter_modules(_ops.__path__) if module.ispkg))
+
+
+def _load() -> dict[str, Any]:
+    """Import every family and make its public names attributes of this package."""
+    for family in _FAMILIES:
+        module = import_module(f"pullback.ops.{family}")
+        globals().update({name: getattr(module, name) for name in module.__all__})
+    globals()["__all__"] = [
+        *_VOCABULARY,
+        *(n for f in _FAMILIES for n in import_module(f"pullback.ops.{f}").__all__),
+    ]
+    return globals()
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(name)
+    public = _load()
+    if name in public:
+        return public[name]
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_load()["__all__"])

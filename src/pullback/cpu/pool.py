@@ -14,9 +14,8 @@ import ctypes
 import operator
 import os
 import sys
-import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
 
@@ -42,7 +41,6 @@ def immortal(size: int) -> int:
 
 
 _native: _Native | None = None
-_loading = threading.Lock()
 _threads: Final = ctypes.c_int64.from_address(immortal(8))  # zero until somebody asks
 
 
@@ -104,12 +102,13 @@ def _cores() -> set[int]:
 def _load() -> _Native:
     """Compile the native code, or load it from disk, and give it its state. Starts no thread."""
     global _native
-    with _loading:
+    from llvmlite.binding import add_symbol, address_of_symbol
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from pullback.cpu import workers
+
+    with global_compiler_lock:
         if _native is None:
-            from llvmlite.binding import add_symbol, address_of_symbol
-
-            from pullback.cpu import workers
-
             state = immortal(workers.STATE_BYTES)
             add_symbol(workers.SYMBOL, state)
             for name in workers.LINUX_ONLY:
@@ -117,7 +116,6 @@ def _load() -> _Native:
                     add_symbol(name, state)  # never called: no worker starts there
             native = _Native(state, workers.work(), *workers.load_execute())
             _reset(native)
-            os.register_at_fork(after_in_child=_after_fork)
             _native = native
         return _native
 
@@ -137,9 +135,33 @@ def _reset(native: _Native) -> None:
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
 
 
+def _compiler_lock() -> Any:
+    """Numba's lock, once Numba is imported."""
+    return getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+
+
+def _before_fork() -> None:
+    """Let a compilation in another thread end: the child would wait for it for ever."""
+    if lock := _compiler_lock():
+        lock.acquire()
+
+
 def _after_fork() -> None:
-    """A forked child has one thread: whatever the others were doing, it starts anew."""
-    global _loading
-    _loading = threading.Lock()
+    lock = _compiler_lock()
+    if lock and lock.is_locked():
+        lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """The child has one thread: whatever the others were doing, its pool starts anew."""
+    _after_fork()
     if _native is not None:
         _reset(_native)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork,
+        after_in_child=_after_fork_in_child,
+    )

@@ -164,7 +164,7 @@ def works_in_place(subject: Subject, arguments: Arguments) -> None:
     call = subject.function.body(**subject.function.views(arguments))
     for position, name in enumerate(call.returns):
         for source in call.plan.record.slot(name).in_place_of:
-            victim = arguments.get(source)
+            victim: Any = arguments.get(source)
             if not _is_array(victim) or victim.shape != plain[position].shape:
                 continue
             shared = victim.copy()

@@ -1,1 +1,3 @@
 """Reductions of rows grouped by an id."""
+
+__all__: list[str] = []

@@ -1,0 +1,120 @@
+"""Timing: all contestants in one process, in turns, in a new order each round."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from statistics import quantiles
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a row may take. A contestant leaves when it has had `rounds` samples, or `seconds`
+    and at least `least` samples; a sample lasts `sample` seconds or one call."""
+
+    rounds: int = 21
+    seconds: float = 0.3
+    least: int = 3
+    sample: float = 2e-4
+
+
+FULL = Effort()
+QUICK = Effort(rounds=7, seconds=0.08, least=2, sample=1e-4)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+
+def race(runs: Mapping[str, Run], effort: Effort = FULL, seed: int = 0) -> dict[str, Timing]:
+    """Time every contestant. All have run before: this is about the steady state."""
+    order = random.Random(seed)
+    names, samples = list(runs), {name: [] for name in runs}  # type: dict[str, list[float]]
+    repeats = {name: _repeats(run, effort.sample) for name, run in runs.items()}
+    spent = dict.fromkeys(runs, 0.0)
+    tracked = gc.isenabled()
+    gc.disable()
+    try:
+        while names:
+            order.shuffle(names)
+            for name in names:
+                took = _sample(runs[name], repeats[name])
+                samples[name].append(took / repeats[name])
+                spent[name] += took
+            names = [name for name in names if not _done(samples[name], spent[name], effort)]
+    finally:
+        if tracked:
+            gc.enable()
+    return {name: summary(times) for name, times in samples.items()}
+
+
+def _done(times: list[float], spent: float, effort: Effort) -> bool:
+    return len(times) >= effort.rounds or (len(times) >= effort.least and spent >= effort.seconds)
+
+
+def _sample(run: Run, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return time.perf_counter() - start
+
+
+def _repeats(run: Run, sample: float) -> int:
+    """Calls per sample, so that a sample is long against the clock."""
+    took = _sample(run, 1)
+    if took >= sample:
+        return 1
+    return max(1, int(sample / max(_sample(run, 8) / 8, 1e-7)))
+
+
+def summary(times: list[float]) -> Timing:
+    if len(times) < 2:
+        return Timing(times[0], times[0], times[0], len(times))
+    low, median, high = quantiles(times, n=4, method="inclusive")
+    return Timing(median, low, high, len(times))
+
+
+# --- the yardstick --------------------------------------------------------------------------------
+
+# Below this, waking a second thread costs a copy more than it gives.
+_WORTH_SPLITTING = 1 << 20
+
+
+@cache
+def _copiers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads - 1)
+
+
+def copy_of(nbytes: int, threads: int) -> Run:
+    """A plain copy that reads and writes `nbytes` in all, on as many threads as everybody has."""
+    half = max(nbytes // 2, 1)
+    source, target = np.ones(half, np.uint8), np.zeros(half, np.uint8)
+    if threads == 1 or nbytes < _WORTH_SPLITTING:
+        return lambda: np.copyto(target, source)
+    cuts = [half * part // threads // 64 * 64 for part in range(threads)] + [half]
+    pieces = [(target[a:b], source[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    pool = _copiers(threads)
+
+    def run() -> None:
+        others = [pool.submit(np.copyto, *piece) for piece in pieces[1:]]
+        np.copyto(*pieces[0])
+        for other in others:
+            other.result()
+
+    return run

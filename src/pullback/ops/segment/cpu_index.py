@@ -1,0 +1,274 @@
+"""From ids to sorted rows: checks, the borders of segments, a stable counting sort.
+
+The sort spreads positions over buckets of neighbouring ids, chunk by chunk, then sorts each bucket
+by counting. Chunks and buckets follow from the problem alone, so threads change nothing.
+"""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from pullback.cpu.kernel import index_pointer, kernel, set_word, word, words
+from pullback.cpu.memory import as_i64_pointer, get, read_wide
+from pullback.cpu.program import DETAIL, STATUS
+from pullback.cpu.vector import any_lane
+from pullback.ops.segment.cpu_words import (
+    ASCENDING,
+    BUCKETS,
+    CHUNK,
+    CHUNKS,
+    FINDINGS_AT,
+    HISTOGRAM_AT,
+    IDS,
+    LAST,
+    LIMIT_AT,
+    LONG_AT,
+    NOT_ASCENDING,
+    OFFSETS,
+    OFFSETS_AT,
+    ORDER,
+    ORDER_AT,
+    OUT_OF_RANGE,
+    PACKED_AT,
+    PADDING,
+    ROW_LOOPS,
+    ROWS,
+    SEGMENTS,
+    SHIFT,
+    STRICT,
+    position_offset,
+    scratch,
+    table,
+)
+
+LANES = 8
+POSITION_BITS = 40  # of a packed entry; the id within its bucket stands above them
+POSITION = (1 << POSITION_BITS) - 1
+
+
+@register_jitable
+def chunk_of(task, c):
+    first = c * word(task, CHUNK)
+    return first, min(first + word(task, CHUNK), word(task, ROWS))
+
+
+@register_jitable
+def findings(task):
+    """Two words for each chunk: the first id out of range, the first below the one before."""
+    return as_i64_pointer(scratch(task, FINDINGS_AT))
+
+
+@register_jitable
+def id_at(task, ids, n):
+    return read_wide(ids, position_offset(task, 0, n))
+
+
+@register_jitable
+def single_step(task):
+    """The stride of ids that one loop walks, else 0."""
+    w = words(task, word(task, ROW_LOOPS))
+    if w[1] > 1:
+        return 0
+    return position_offset(task, 0, 1)
+
+
+@register_jitable
+def first_outside(task, ids, first, end):
+    n, last, step = first, word(task, LAST), single_step(task)
+    if step != 0:
+        while n + LANES <= end:
+            v = get(ids, n * step, step, LANES)
+            if any_lane((v < 0) | (v > last)):
+                break
+            n += LANES
+    while n < end:
+        found = id_at(task, ids, n)
+        if found < 0 or found > last:
+            return n
+        n += 1
+    return word(task, ROWS)
+
+
+@register_jitable
+def first_descent(task, ids, first, end):
+    n, step = max(first, 1), single_step(task)
+    if step != 0:
+        while n + LANES <= end:
+            if any_lane(get(ids, n * step, step, LANES) < get(ids, (n - 1) * step, step, LANES)):
+                break
+            n += LANES
+    while n < end:
+        if id_at(task, ids, n) < id_at(task, ids, n - 1):
+            return n
+        n += 1
+    return word(task, ROWS)
+
+
+@kernel
+def check_ids(task, lo, hi):
+    """Items are chunks of ids."""
+    ids, found, rows = index_pointer(task, IDS), findings(task), word(task, ROWS)
+    for c in range(lo, hi):
+        first, end = chunk_of(task, c)
+        found[2 * c] = first_outside(task, ids, first, end) if word(task, STRICT) else rows
+        found[2 * c + 1] = first_descent(task, ids, first, end) if word(task, ASCENDING) else rows
+
+
+@register_jitable
+def report(task, kind, status):
+    """Raise the first finding of a kind, if there is one."""
+    found = findings(task)
+    for c in range(word(task, CHUNKS)):
+        n = found[2 * c + kind]
+        if n < word(task, ROWS):
+            set_word(task, DETAIL, n)
+            set_word(task, DETAIL + 1, id_at(task, index_pointer(task, IDS), n))
+            set_word(task, STATUS, status)
+            return True
+    return False
+
+
+@kernel
+def judge(task, lo, hi):
+    """One item. Range comes before order."""
+    if not report(task, 0, OUT_OF_RANGE):
+        report(task, 1, NOT_ASCENDING)
+
+
+@kernel
+def find_borders(task, lo, hi):
+    """offsets[s] = the first position whose id is s or more. Items are the places between ids,
+    both ends included."""
+    ids, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
+    rows, segments = word(task, ROWS), word(task, SEGMENTS)
+    before = -1
+    if lo > 0:
+        before = min(max(id_at(task, ids, lo - 1), -1), segments)
+    for n in range(lo, hi):
+        after = segments
+        if n < rows:
+            after = min(max(id_at(task, ids, n), -1), segments)
+        for s in range(before + 1, after + 1):
+            offsets[s] = n
+        before = after
+
+
+@kernel
+def clear_long(task, lo, hi):
+    """No block belongs to a long segment, until one says so. Items are block numbers."""
+    owners = as_i64_pointer(scratch(task, LONG_AT))
+    for block in range(lo, hi):
+        owners[block] = -1
+
+
+# --- the sort -----------------------------------------------------------------------------------
+
+
+@register_jitable
+def limit(task):
+    """Positions from here on are left out."""
+    if word(task, LIMIT_AT) < 0:
+        return word(task, ROWS)
+    return as_i64_pointer(scratch(task, LIMIT_AT))[0]
+
+
+@register_jitable
+def sort_key(found, segments, padding, left_out):
+    """What is skipped sorts behind the last segment."""
+    if found < 0 or found >= segments or found == padding or left_out:
+        return segments
+    return found
+
+
+@kernel
+def count_ids(task, lo, hi):
+    """How many ids of each chunk fall into each bucket. Items are chunks."""
+    ids, found = index_pointer(task, IDS), findings(task)
+    segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
+    buckets, end_of_all, strict = word(task, BUCKETS), limit(task), word(task, STRICT) != 0
+    counts = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    for c in range(lo, hi):
+        first, end = chunk_of(task, c)
+        for b in range(buckets):
+            counts[c * buckets + b] = 0
+        outside = word(task, ROWS)
+        for n in range(first, end):
+            i = id_at(task, ids, n)
+            if strict and (i < 0 or i >= segments) and outside == word(task, ROWS):
+                outside = n
+            counts[c * buckets + (sort_key(i, segments, padding, n >= end_of_all) >> shift)] += 1
+        found[2 * c] = outside
+        found[2 * c + 1] = word(task, ROWS)
+
+
+@kernel
+def place_chunks(task, lo, hi):
+    """Counts become places: buckets in order, and in each bucket chunks in order. One item."""
+    if report(task, 0, OUT_OF_RANGE):
+        return
+    counts, buckets = as_i64_pointer(scratch(task, HISTOGRAM_AT)), word(task, BUCKETS)
+    chunks = word(task, CHUNKS)
+    # A last row of the table holds where each bucket begins, and finally where it ends.
+    for b in range(buckets):
+        counts[chunks * buckets + b] = 0
+    for c in range(chunks):
+        for b in range(buckets):
+            counts[chunks * buckets + b] += counts[c * buckets + b]
+    total = 0
+    for b in range(buckets):
+        begin = total
+        total += counts[chunks * buckets + b]
+        counts[chunks * buckets + b] = begin
+    for c in range(chunks):
+        for b in range(buckets):
+            count = counts[c * buckets + b]
+            counts[c * buckets + b] = counts[chunks * buckets + b]
+            counts[chunks * buckets + b] += count
+
+
+@kernel
+def spread_ids(task, lo, hi):
+    """Each position into its bucket. Items are chunks."""
+    ids, packed = index_pointer(task, IDS), as_i64_pointer(scratch(task, PACKED_AT))
+    segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
+    buckets, end_of_all = word(task, BUCKETS), limit(task)
+    places = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    low_bits = (1 << shift) - 1
+    for c in range(lo, hi):
+        first, end = chunk_of(task, c)
+        for n in range(first, end):
+            key = sort_key(id_at(task, ids, n), segments, padding, n >= end_of_all)
+            at = c * buckets + (key >> shift)
+            packed[places[at]] = ((key & low_bits) << POSITION_BITS) | n
+            places[at] += 1
+
+
+@kernel
+def sort_buckets(task, lo, hi):
+    """Order and offsets of the ids in each bucket. Items are buckets."""
+    packed, order = as_i64_pointer(scratch(task, PACKED_AT)), table(task, ORDER_AT, ORDER)
+    offsets, shift = table(task, OFFSETS_AT, OFFSETS), word(task, SHIFT)
+    # The last row of places holds the ends of buckets.
+    ends = word(task, CHUNKS) * word(task, BUCKETS)
+    places = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    if lo == 0:
+        offsets[0] = 0
+    for b in range(lo, hi):
+        begin = places[ends + b - 1] if b > 0 else 0
+        end = places[ends + b]
+        first = b << shift
+        past = min(first + (1 << shift), word(task, SEGMENTS) + 1)
+        # offsets[s + 1] counts segment s, then runs from its begin to its end, where s + 1 begins.
+        for s in range(first, past):
+            offsets[s + 1] = 0
+        for i in range(begin, end):
+            offsets[first + (packed[i] >> POSITION_BITS) + 1] += 1
+        total = begin
+        for s in range(first, past):
+            count = offsets[s + 1]
+            offsets[s + 1] = total
+            total += count
+        for i in range(begin, end):
+            s = first + (packed[i] >> POSITION_BITS)
+            order[offsets[s + 1]] = packed[i] & POSITION
+            offsets[s + 1] += 1
