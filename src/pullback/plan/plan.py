@@ -24,7 +24,12 @@ from pullback.cpu.pool import get_num_threads
 from pullback.plan.launch import Launch, NativeRunner, check_tensor
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
-from pullback.tensor.adapters import adapter_of, numpy_address
+from pullback.tensor.adapters import (
+    SAFE_OWNERS,
+    adapter_of,
+    check_inside_owner,
+    numpy_address,
+)
 from pullback.tensor.view import TensorMut, TensorRef
 
 D = TypeVar("D")
@@ -161,6 +166,8 @@ class Plan(Generic[D, A]):
         addresses: list[int] = []
         for position, array in enumerate(arrays):
             if type(array) is np.ndarray and self._used[position]:
+                if type(array.base) not in SAFE_OWNERS:
+                    check_inside_owner(array, self.op, self.record.slots[position].name)
                 keys.append((array.shape, array.strides, array.dtype, array.flags.writeable))
                 addresses.append(numpy_address(array))
             else:
