@@ -6,6 +6,8 @@ from enum import Enum, IntEnum
 
 
 class OpCategory(Enum):
+    """Families of ops, as a SKU names them."""
+
     SCAN = "scan"
     SOFTMAX = "softmax"
     SEGMENT = "segment"
@@ -14,6 +16,8 @@ class OpCategory(Enum):
 
 
 class ScanKind(Enum):
+    """Scans along an axis."""
+
     CUMSUM = "cumsum"
     CUMPROD = "cumprod"
     CUMMAX = "cummax"
@@ -22,6 +26,8 @@ class ScanKind(Enum):
 
 
 class SoftmaxKind(Enum):
+    """Maps onto the probability simplex."""
+
     SOFTMAX = "softmax"
     LOG_SOFTMAX = "log_softmax"
     SPARSEMAX = "sparsemax"
@@ -29,10 +35,14 @@ class SoftmaxKind(Enum):
 
 
 class BinaryKind(Enum):
+    """Elementwise ops of two tensors and a parameter."""
+
     LERP = "lerp"
 
 
 class SegmentKind(Enum):
+    """Reductions by segment: sorted and unsorted, forward and backward."""
+
     SUM = "segment_sum"
     MEAN = "segment_mean"
     MAX = "segment_max"
@@ -56,6 +66,8 @@ class SegmentKind(Enum):
 
 
 class EmbeddingKind(Enum):
+    """Look-ups in a table, alone and in bags, forward and backward."""
+
     EMBEDDING = "embedding"
     BAG_SUM = "embedding_bag_sum"
     BAG_MEAN = "embedding_bag_mean"
@@ -82,12 +94,16 @@ class IndexPolicy(Enum):
 
 
 class BackendKind(Enum):
+    """What runs a kernel; REFERENCE is the oracle."""
+
     NUMBA = "numba"
     TRITON = "triton"
     REFERENCE = "reference"
 
 
 class MathPrecision(Enum):
+    """The precision a kernel computes in."""
+
     F32 = "f32"
     F64 = "f64"
 

@@ -17,7 +17,6 @@ import hashlib
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
@@ -122,7 +122,6 @@ class Kernel:
         self._dispatcher = njit(**POLICY)(function)
         self._dispatcher._cache = KernelCache(function)
         self._addresses: dict[tuple[Any, Any], int] = {}
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
@@ -136,7 +135,8 @@ class Kernel:
         known = self._addresses.get((element, index))
         if known is not None:
             return known
-        with self._lock:
+        # Numba's own lock, not one of ours: the pool holds it across a fork.
+        with global_compiler_lock:
             address = native_address(self._dispatcher, self.signature(element, index))
             self._addresses[element, index] = address
             return address

@@ -102,13 +102,14 @@ def _cores() -> set[int]:
 def _load() -> _Native:
     """Compile the native code, or load it from disk, and give it its state. Starts no thread."""
     global _native
-    from llvmlite.binding import add_symbol, address_of_symbol
     from numba.core.compiler_lock import global_compiler_lock
-
-    from pullback.cpu import workers
 
     with global_compiler_lock:
         if _native is None:
+            from llvmlite.binding import add_symbol, address_of_symbol
+
+            from pullback.cpu import workers
+
             state = immortal(workers.STATE_BYTES)
             add_symbol(workers.SYMBOL, state)
             for name in workers.LINUX_ONLY:
@@ -141,7 +142,7 @@ def _compiler_lock() -> Any:
 
 
 def _before_fork() -> None:
-    """Let a compilation in another thread end: the child would wait for it for ever."""
+    """Let another thread finish compiling or loading: the child would wait for it for ever."""
     if lock := _compiler_lock():
         lock.acquire()
 
