@@ -1,1 +1,5 @@
-"""Measuring kernels against their definitions."""
+"""Laws x ops x dtypes x layouts, and the measure they are checked with. Users can run them too."""
+
+from pullback.verify.run import Verdict, verify
+
+__all__ = ["Verdict", "verify"]
