@@ -13,32 +13,19 @@ signature `void(int64*, int64, int64)`: the thread pool and foreign runtimes cal
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sys
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import njit, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
+from pullback.cpu.cache import POLICY, KernelCache, cache_folder, source_hash
 
-# No fastmath: association is what the kernel's source says, on every machine.
-POLICY: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "boundscheck": False,
-    "no_cpython_wrapper": True,
-    "_nrt": False,
-}
+__all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
 
 
 class Task(types.Type):
@@ -171,66 +158,3 @@ def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[[], int]]:
 
 def _numba_type(element: ElementKind) -> Any:
     return getattr(types, element.row.storage)
-
-
-# --- the disk cache -------------------------------------------------------------------------
-#
-# Numba's own cache watches only the file of the function it caches, so an edit in a shared file
-# goes unnoticed. Ours lives in a folder named by a hash of all kernel sources and of Numba.
-
-
-@cache
-def source_hash() -> str:
-    root = Path(__file__).resolve().parent.parent
-    sources = sorted(
-        [*root.glob("cpu/*.py"), *root.glob("ops/*/cpu*.py"), *root.glob("contract/element.py")]
-    )
-    digest = hashlib.sha256(f"{numba.__version__} {sys.version} {sorted(POLICY.items())}".encode())
-    digest.update(os.environ.get("PULLBACK_SOFT_F16", "").encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-@cache
-def cache_folder() -> Path:
-    """Where compiled kernels live: PULLBACK_CACHE_DIR, else the user's cache, else a temporary
-    folder when neither can be written (a read-only home)."""
-    homes = [os.environ.get("PULLBACK_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
-    candidates = [Path(home).expanduser() / "pullback" for home in homes if home]
-    candidates.append(Path(tempfile.gettempdir()) / f"pullback-{os.getuid()}")
-    for candidate in candidates:
-        folder = candidate / source_hash()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError:
-            continue
-    return Path(tempfile.mkdtemp(prefix="pullback-"))
-
-
-class _Locator(_CacheLocator):
-    def __init__(self, py_func: Any, py_file: str) -> None:
-        self._name = f"{py_func.__module__}:{py_func.__code__.co_firstlineno}"
-
-    def get_cache_path(self) -> str:
-        return str(cache_folder())
-
-    def get_source_stamp(self) -> str:
-        return source_hash()
-
-    def get_disambiguator(self) -> str:
-        return hashlib.sha256(self._name.encode()).hexdigest()[:10]
-
-    @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
-        return cls(py_func, py_file)
-
-
-class _CacheImpl(CompileResultCacheImpl):
-    _locator_classes: ClassVar[list[type]] = [_Locator]
-
-
-class KernelCache(FunctionCache):
-    _impl_class = _CacheImpl

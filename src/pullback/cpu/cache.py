@@ -1,0 +1,114 @@
+"""How kernels are compiled, and the disk cache that finds them again.
+
+Numba's own cache watches only the file of the function it caches, so an edit in a shared file goes
+unnoticed. Ours lives in a folder named by a hash of Numba, of the compile policy and of this room;
+in it, a kernel is filed under the hash of its own family and of the families that one builds on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+# No fastmath: association is what the kernel's source says, on every machine.
+POLICY: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "no_cpython_wrapper": True,
+    "_nrt": False,
+}
+
+_ROOT = Path(__file__).resolve().parent.parent
+_OTHER_FAMILY = re.compile(r"pullback\.ops\.(\w+)\.cpu")
+
+
+@cache
+def _room_hash() -> str:
+    sources = [*sorted(_ROOT.glob("cpu/*.py")), _ROOT / "contract" / "element.py"]
+    about = f"{numba.__version__} {sys.version} {sorted(POLICY.items())} "
+    return _digest(about + os.environ.get("PULLBACK_SOFT_F16", ""), sources)
+
+
+@cache
+def _family_hash(family: str) -> str:
+    """Over the kernels of a family and of every family they import."""
+    found, pending = {family}, [family]
+    sources: list[Path] = []
+    while pending:
+        files = sorted(_ROOT.glob(f"ops/{pending.pop()}/cpu*.py"))
+        sources += files
+        for other in {name for file in files for name in _OTHER_FAMILY.findall(file.read_text())}:
+            if other not in found:
+                found.add(other)
+                pending.append(other)
+    return _digest(_room_hash(), sources)
+
+
+def _digest(text: str, sources: list[Path]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def source_hash() -> str:
+    """Over all kernels: what foreign caches of compiled programs are keyed by."""
+    return _digest(_room_hash(), sorted(_ROOT.glob("ops/*/cpu*.py")))
+
+
+@cache
+def cache_folder() -> Path:
+    """Where compiled kernels live: PULLBACK_CACHE_DIR, else the user's cache, else a temporary
+    folder when neither can be written (a read-only home)."""
+    homes = [os.environ.get("PULLBACK_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
+    candidates = [Path(home).expanduser() / "pullback" for home in homes if home]
+    candidates.append(Path(tempfile.gettempdir()) / f"pullback-{os.getuid()}")
+    for candidate in candidates:
+        folder = candidate / _room_hash()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="pullback-"))
+
+
+class _Locator(_CacheLocator):
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        module = py_func.__module__.split(".")
+        family = module[2] if module[:2] == ["pullback", "ops"] else ""
+        self._stamp = _family_hash(family) if family else _room_hash()
+        self._name = f"{self._stamp} {py_func.__module__}:{py_func.__code__.co_firstlineno}"
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return self._stamp
+
+    def get_disambiguator(self) -> str:
+        return hashlib.sha256(self._name.encode()).hexdigest()[:10]
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+
+class _CacheImpl(CompileResultCacheImpl):
+    _locator_classes: ClassVar[list[type]] = [_Locator]
+
+
+class KernelCache(FunctionCache):
+    _impl_class = _CacheImpl
