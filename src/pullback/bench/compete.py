@@ -1,7 +1,8 @@
-"""One row of the benchmark: enter the contestants, check their results, time those that are right."""
+"""One row of the benchmark: enter the contestants, check their results, time the right ones."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,22 +17,22 @@ from pullback.bench.results import COPY, INTO, OURS, RowResult
 from pullback.bench.workload import Draw, Row, families
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import PullbackError
+from pullback.verify.laws import same_bits as same
 
 # A contestant may lose half its digits and still be called right.
 _SHARE_OFF = 1e-5
+# Seconds of a first call from which on every further one counts.
+_SLOW = 2.0
 
 
-def tolerance(dtype: Any) -> float:
-    return float(ElementKind.of(np.empty(0, dtype)).row.epsilon ** 0.5)
-
-
-def verdict(got: tuple[Any, ...], want: tuple[Any, ...]) -> str:
+def verdict(got: tuple[Any, ...], want: tuple[Any, ...], element: ElementKind) -> str:
     """Empty if the results agree, else one phrase on how they do not."""
+    tolerance = element.row.epsilon**0.5
     for mine, true in zip(got, want, strict=False):
         if not is_float(mine) and not np.issubdtype(np.asarray(true).dtype, np.floating):
             continue  # indices: other tie rules are checked by the gradients that follow from them
-        if mine.shape != true.shape:
-            return f"wrong: shape {mine.shape}"
+        if mine.shape != true.shape or mine.dtype != element.dtype:
+            return f"wrong: gives {mine.dtype}{list(mine.shape)}"
         value, goal = (np.asarray(a).astype(np.longdouble) for a in (mine, true))
         wrong = np.isnan(value) & ~np.isnan(goal)
         if wrong.any():
@@ -40,11 +41,13 @@ def verdict(got: tuple[Any, ...], want: tuple[Any, ...]) -> str:
             return "wrong: misses a NaN"
         with np.errstate(all="ignore"):
             size = np.maximum(np.abs(goal), _size(goal))
-            off = (value != goal) & ~(np.abs(value - goal) <= tolerance(mine.dtype) * size)
+            off = (value != goal) & ~(np.abs(value - goal) <= tolerance * size)
         off &= ~np.isnan(goal)
         share = float(off.mean()) if off.size else 0.0
         if share > _SHARE_OFF:
-            return f"wrong: {share:.0%} of the elements" if share >= 0.01 else "wrong: some elements"
+            return (
+                f"wrong: {share:.0%} of the elements" if share >= 0.01 else "wrong: some elements"
+            )
     return ""
 
 
@@ -77,7 +80,7 @@ class Judge:
         return tuple(self._take(r) if is_float(r) else r for r in results)
 
     def verdict(self, results: tuple[Any, ...]) -> str:
-        return verdict(self.cut(results), self.truth)
+        return verdict(self.cut(results), self.truth, self.part.element)
 
     def ulp(self, results: tuple[Any, ...]) -> float | None:
         if not self.exact:
@@ -88,16 +91,23 @@ class Judge:
 
 def own_contestants(problem: Problem) -> list[Contestant]:
     """pullback twice: the function that allocates, and the plan into given outputs."""
-    run, outs = problem.into_outputs()
-
-    def into() -> Any:
-        run()
-        return tuple(outs)
+    into, outs = problem.into_outputs()
 
     def fetch(value: Any) -> tuple[Array, ...]:
         return value if isinstance(value, tuple) else (value,)
 
-    return [Contestant(OURS, problem.allocating, fetch), Contestant(INTO, into, fetch)]
+    return [
+        Contestant(OURS, problem.allocating, fetch),
+        Contestant(INTO, into, lambda _: tuple(outs)),
+    ]
+
+
+def keeps_bits(problem: Problem, threads: int) -> bool:
+    """Whether one thread and all of them give the same bits."""
+    (one, ones), (every, all_) = problem.into_outputs(1), problem.into_outputs(threads)
+    one()
+    every()
+    return all(same(a, b) for a, b in zip(ones, all_, strict=True))
 
 
 def measure(row: Row, libraries: tuple[str, ...], effort: Effort, threads: int) -> RowResult:
@@ -108,13 +118,17 @@ def measure(row: Row, libraries: tuple[str, ...], effort: Effort, threads: int) 
     contest = Contest(problem, forward, row.workload.wrt if row.direction == "backward" else ())
     runs: dict[str, Callable[[], Any]] = {}
     verdicts: dict[str, str] = {}
+    slow: list[str] = []
     ulp: float | None = None
     for name, make in _entries(row, contest, libraries, threads).items():
         try:
             contestant = make()
             if contestant is None:
                 continue
+            began = time.perf_counter()
             results = contestant.fetch(contestant.run())
+            if time.perf_counter() - began > _SLOW:
+                slow.append(name)
             said = judge.verdict(results)
             if name == OURS:
                 ulp = judge.ulp(results)
@@ -124,12 +138,13 @@ def measure(row: Row, libraries: tuple[str, ...], effort: Effort, threads: int) 
             verdicts[name] = said
         else:
             runs[name] = contestant.run  # type: ignore[union-attr]
+    same_bits = INTO not in runs or keeps_bits(problem, threads)
     runs[COPY] = copy_of(problem.nbytes, threads)
     bystanders = Bystanders()
-    timings = race(runs, effort)
+    timings = race(runs, effort, slow)
     return RowResult(
         row.family, row.op, row.direction, row.workload.name, row.element.value,
-        problem.nbytes, problem.elements, ulp, bystanders.share(), timings, verdicts,
+        problem.nbytes, problem.elements, ulp, same_bits, bystanders.share(), timings, verdicts,
         tuple(sorted(row.workload.tags)),
     )  # fmt: skip
 

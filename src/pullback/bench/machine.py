@@ -18,7 +18,17 @@ PACKAGES = (
 )  # fmt: skip
 
 # The instruction sets kernels profit from, as Linux spells them.
-FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "asimd")
+FEATURES = (
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "asimd",
+)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, An
 
 
 def _dy(problem: Problem) -> Array:
-    arguments = problem.arguments
-    found: Array = arguments["dout"] if "dout" in arguments else arguments["dy"]
+    """The gradient of the result: the first parameter of every backward."""
+    found: Array = problem.arguments[problem.subject.function.parameters[0]]
     return found
 
 
@@ -113,19 +113,11 @@ def compiled(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch
 
 def into_given(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch]:
     """Functions of PyTorch that write into `out`; backwards too, under their own names."""
-    import torch
-
     arrays, options = _split(contest.problem.arguments)
     tensors = {name: to_torch(array) for name, array in arrays.items()}
-    specs = contest.problem.call.specs
-    out = [to_torch(np.zeros(spec.shape, spec.element.dtype)) for spec in specs]
-
-    def run() -> Any:
-        with torch.no_grad():
-            function(**tensors, **options, out=out[0])
-        return out[0]
-
-    return run, _fetch_torch
+    (spec,) = contest.problem.call.specs
+    out = to_torch(np.zeros(spec.shape, spec.element.dtype))
+    return partial(function, **tensors, **options, out=out), _fetch_torch
 
 
 # --- JAX ------------------------------------------------------------------------------------------

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import pullback
+from pullback.contract.element import ElementKind
 from pullback.contract.record import Role, resolve
 from pullback.plan.function import Call
+from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorRef
 from pullback.verify.accuracy import bound_of
@@ -61,15 +64,20 @@ class Problem:
     def into_outputs(self, threads: int | None = None) -> tuple[Callable[[], None], list[Array]]:
         """The plan behind the call, run into outputs allocated once."""
         call, stream = self.call, Stream.cpu(threads)
+        record = call.plan.record
         plan = call.plan.select(stream, call.descriptor)
-        outs = {
-            name: np.zeros(spec.shape, spec.element.dtype)
-            for name, spec in zip(call.returns, call.specs, strict=True)
-        }
-        tensors = {slot.name: call.tensors.get(slot.name) for slot in plan.record.slots}
-        kind = resolve(f"{call.plan.__module__}:{plan.record.name}Args")
-        args, workspace = kind(**{**tensors, **outs}), Workspace.allocate(plan)
-        return lambda: plan.run(stream, workspace, args), list(outs.values())
+        outs, views = {}, []
+        for name, spec in zip(call.returns, call.specs, strict=True):
+            shape = record.slot(name).shape(call.descriptor)
+            outs[name] = np.zeros(shape, spec.element.dtype)
+            views.append(outs[name].reshape(spec.shape))
+        # An index made ahead goes in whole; the slots of its parts are no arguments.
+        named = [slot.name for slot in record.slots if not slot.part_of]
+        tensors = {name: call.tensors.get(name) for name in named}
+        tensors.update({k: v for k, v in self.prepared.items() if k in named})
+        args = args_class(call.plan)(**{**tensors, **outs})
+        workspace = Workspace.allocate(plan)
+        return lambda: plan.run(stream, workspace, args), views
 
     @cached_property
     def nbytes(self) -> int:
@@ -84,6 +92,10 @@ class Problem:
             passes = 2 if call.plan.record.slot(name).role is Role.ACCUMULATE else 1
             total += passes * prod(spec.shape) * spec.element.itemsize
         return total
+
+    @property
+    def element(self) -> ElementKind:
+        return ElementKind.of(next(v for v in self.arguments.values() if is_float(v)))
 
     @cached_property
     def elements(self) -> int:
@@ -110,6 +122,12 @@ class Problem:
             else:
                 found.append(np.where(got == want, 0.0, np.inf))
         return found
+
+
+def args_class(plan: type[Plan[Any, Any]]) -> Any:
+    """The args of a plan: public, but for plans that only functions use."""
+    name = f"{plan.record.name}Args"
+    return getattr(pullback, name, None) or resolve(f"{plan.__module__}:{name}")
 
 
 def len_of(view: TensorRef) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from statistics import quantiles
 from typing import Any
 
@@ -20,7 +21,8 @@ Run = Callable[[], Any]
 @dataclass(frozen=True)
 class Effort:
     """How long a row may take. A contestant leaves when it has had `rounds` samples, or `seconds`
-    and at least `least` samples; a sample lasts `sample` seconds or one call."""
+    and at least `least` samples, or ten times `seconds`; a sample lasts `sample` seconds or one
+    call."""
 
     rounds: int = 21
     seconds: float = 0.3
@@ -42,11 +44,17 @@ class Timing:
     samples: int
 
 
-def race(runs: Mapping[str, Run], effort: Effort = FULL, seed: int = 0) -> dict[str, Timing]:
-    """Time every contestant. All have run before: this is about the steady state."""
-    order = random.Random(seed)
-    names, samples = list(runs), {name: [] for name in runs}  # type: dict[str, list[float]]
-    repeats = {name: _repeats(run, effort.sample) for name, run in runs.items()}
+def race(
+    runs: Mapping[str, Run], effort: Effort = FULL, slow: Collection[str] = ()
+) -> dict[str, Timing]:
+    """Time every contestant. All have run before: this is about the steady state. Those known to be
+    `slow` are not tried out first."""
+    order = random.Random(0)
+    names = list(runs)
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    repeats = {
+        name: 1 if name in slow else _repeats(run, effort.sample) for name, run in runs.items()
+    }
     spent = dict.fromkeys(runs, 0.0)
     tracked = gc.isenabled()
     gc.disable()
@@ -65,7 +73,8 @@ def race(runs: Mapping[str, Run], effort: Effort = FULL, seed: int = 0) -> dict[
 
 
 def _done(times: list[float], spent: float, effort: Effort) -> bool:
-    return len(times) >= effort.rounds or (len(times) >= effort.least and spent >= effort.seconds)
+    enough = effort.seconds if len(times) >= effort.least else 10 * effort.seconds
+    return len(times) >= effort.rounds or spent >= enough
 
 
 def _sample(run: Run, repeats: int) -> float:
@@ -108,7 +117,7 @@ def copy_of(nbytes: int, threads: int) -> Run:
     if threads == 1 or nbytes < _WORTH_SPLITTING:
         return lambda: np.copyto(target, source)
     cuts = [half * part // threads // 64 * 64 for part in range(threads)] + [half]
-    pieces = [(target[a:b], source[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    pieces = [(target[a:b], source[a:b]) for a, b in pairwise(cuts)]
     pool = _copiers(threads)
 
     def run() -> None:

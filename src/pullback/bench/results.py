@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from io import StringIO
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pullback.bench.race import Timing
 
@@ -29,6 +29,7 @@ class RowResult:
     nbytes: int
     elements: int
     ulp: float | None
+    same_bits: bool
     others: float
     timings: dict[str, Timing]
     verdicts: dict[str, str] = field(default_factory=dict)
@@ -137,9 +138,7 @@ class FigureResult:
         return above if self.sense == ">=" else self.measured <= self.bound
 
 
-class Entry(Protocol):
-    __dataclass_fields__: Any
-
+Entry = RowResult | Growth | Scaling | Memory | Accuracy | Overhead | FigureResult
 
 SECTIONS: dict[str, type[Any]] = {
     "rows": RowResult,
@@ -175,9 +174,7 @@ class Results:
 
     def peers(self) -> list[str]:
         """Every contestant but ourselves, in the order they first appear."""
-        seen = dict.fromkeys(
-            name for row in self.rows for name in (*row.timings, *row.verdicts)
-        )
+        seen = dict.fromkeys(name for row in self.rows for name in (*row.timings, *row.verdicts))
         return [name for name in seen if name not in (OURS, INTO, COPY)]
 
     # --- to and from files ------------------------------------------------------------------------
@@ -206,9 +203,11 @@ class Results:
         out = StringIO()
         table = csv.writer(out, lineterminator="\n")
         table.writerow(
-            "family op direction workload dtype bytes contestant median_s q1_s q3_s samples "
-            "verdict commit".split()
-        )
+            (
+                "family", "op", "direction", "workload", "dtype", "bytes", "contestant",
+                "median_s", "q1_s", "q3_s", "samples", "verdict", "commit",
+            )
+        )  # fmt: skip
         for row in self.rows:
             lead = (row.family, *row.key, row.nbytes)
             for name, timing in row.timings.items():

@@ -86,15 +86,14 @@ class Workload:
     def backward(self, op: str, draw: Draw, forward: Problem, result: tuple[Any, ...]) -> Problem:
         """The gradient of `forward`, whose results are given: what it saved is taken from them."""
         subject = subjects()[f"{op}_backward"]
-        known = {**forward.arguments, **self.backward_options}
-        dy = draw.normal(*result[0].shape)
-        known.update(dy=dy, dout=dy, y=result[0])
-        if "weight" in known and hasattr(known["weight"], "shape"):
-            known["num_embeddings"] = len(known["weight"])
-        if len(result) > 1:
-            known["output_index"] = result[1]
         names = subject.function.parameters
-        return self._problem(subject, {k: v for k, v in known.items() if k in names})
+        known = {**forward.arguments, **self.backward_options}
+        known.update(zip(forward.call.returns, result, strict=False))
+        if getattr(known.get("weight"), "ndim", 0) == 2:
+            known["num_embeddings"] = len(known["weight"])
+        # The first parameter of every backward is the gradient of the result.
+        known[names[0]] = draw.normal(*result[0].shape)
+        return self._problem(subject, known)
 
     def _problem(self, subject: Subject, arguments: Arguments) -> Problem:
         names = subject.function.parameters
@@ -127,7 +126,7 @@ class Family:
     name: str
     ops: tuple[str, ...]
     workloads: tuple[Workload, ...]
-    demo: Workload
+    demo: tuple[Workload, ...]
     grow: Callable[[Draw, str, int, int], Arguments]
     natures: tuple[Workload, ...] = ()
     peers: Peers = Peers({})
@@ -162,7 +161,7 @@ def _saved(forward: Problem, draw: Draw) -> tuple[Any, ...]:
     arguments = forward.arguments
     if arguments.get("mode") == "max":
         arguments = {**arguments, "return_indices": True}
-    problem = Problem(forward.subject, arguments)
+    problem = forward if arguments is forward.arguments else Problem(forward.subject, arguments)
     if draw.blank:
         specs = problem.call.specs
         return tuple(np.zeros(spec.shape, spec.element.dtype) for spec in specs)
@@ -203,7 +202,7 @@ def plain_family(name: str) -> Family:
 
     wrt = tuple(subjects()[ops[0]].function.tensors) if ops else ()
     large = Workload("4096x4096", ops, matrices, take_rows, wrt=wrt)
-    return Family(name, ops, (large,), large, matrices, (_smaller(large, matrices),))
+    return Family(name, ops, (large,), (large,), matrices, (_smaller(large, matrices),))
 
 
 def _smaller(large: Workload, matrices: Callable[..., Arguments]) -> Workload:

@@ -9,6 +9,7 @@ one correctly rounded operation per lane, so a scalar gives the same bits as a l
                              as 2^20 (f32) or 2^40 (f64) at most, so infinities have a finite k
     exp_parts_within(x)      the same when |x| is known to be within that limit, or NaN
     scale_by_power(p, k)     p * 2^k rounded once, for any integral k and |p| in [2^-24, 2^100]
+    scale_or_flush(p, k)     the same in one product, where 2^k is normal; 0 where it is smaller
     log_parts(x)  -> m, k    x = m * 2^k, m in [0.7, 1.42), for x in (0, inf)
     log_parts_normal(x)      the same when x is known not to be subnormal
     log_joined(m, k)         log m + k log 2: add to k first to take the log of a scaled sum
@@ -72,11 +73,13 @@ _ln2_low = _per_type(-1.9046542121259336e-09, 2.3190468138462996e-17)
 _rounder = _per_type(1.5 * 2.0**23, 1.5 * 2.0**52)
 # The same, and twice the exponent bias: halves of that sum are biased exponents.
 _twice_biased = _per_type(1.5 * 2.0**23 + 2 * 127, 1.5 * 2.0**52 + 2 * 1023)
+_biased = _per_type(1.5 * 2.0**23 + 127, 1.5 * 2.0**52 + 1023)
 _mantissa = _per_type(23, 52)
 
 _exp_limit = _per_type(2.0**20, 2.0**40)
 _exp_low = _per_type(-104.0, -746.0)  # e^x rounds to 0 from here on down
 _exp_high = _per_type(89.0, 710.0)  # and to inf from here on up
+_flush_low = _per_type(-127.0, -1023.0)
 _power_low = _per_type(-252.0, -2044.0)
 _power_high = _per_type(254.0, 2046.0)
 
@@ -136,6 +139,12 @@ def _scale(p, k):
 @inlined
 def scale_by_power(p, k):
     return _scale(p, minimum(_power_high(k), maximum(_power_low(k), k)))
+
+
+@inlined
+def scale_or_flush(p, k):
+    whole = as_int(maximum(_flush_low(k), k) + _biased(k))
+    return p * as_float(whole << _mantissa(whole))
 
 
 @inlined

@@ -135,10 +135,23 @@ def op(define: Callable) -> Callable:
     return intrinsic(prefer_literal=True)(typed)
 
 
+# A function inside a kernel needs neither the wrappers nor the checks of one that Python calls: to
+# leave them out nearly halves the time of compilation.
+INLINED = {
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "nogil": True,
+    "_nrt": False,
+}
+
+
 def inlined(function: Callable) -> Callable:
     """A function kernels may call: always inlined, or vectors would travel through memory."""
 
-    @overload(function, jit_options={"forceinline": True}, strict=False, prefer_literal=True)
+    @overload(function, jit_options=INLINED, strict=False, prefer_literal=True)
     def chosen(*_args):
         return function
 

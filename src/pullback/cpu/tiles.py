@@ -11,29 +11,46 @@ for one that the tensor cuts short. Shapes (rows, L) are literals.
     load(cursor, size, fill, rows, L)     load_wide: the same in the wide type
     store(cursor, size, v, L)
     moved(cursors, k, c)                  the cursors k steps and c lines further on
+    turned_round(cursors)                 the same places, walking back
     earlier(v, fill, k, L)  later(...)    step r <- step r -+ k; `fill` comes in from outside
     first(v, L)  last(v, L)  spread(c, v) one step of a tile as Vec(L), and back to all steps
+    inside(size, v, L)                    mask of the lanes a tile of this size has
+    lanes_of(bits, v)                     the mask with these bits
+    step_numbers(v, L)                    0, 1, 2, ... by step
     stack(example, n)                     n uninitialised cells of a type on the stack
 """
 
 from collections.abc import Callable
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from pullback.cpu.emit import I64, Lane, Vec, inlined, op, shuffle
-from pullback.cpu.memory import (
-    STORAGE,
-    filled,
-    filled_wide,
-    get,
-    get_first,
-    get_first_wide,
-    get_wide,
-    put,
-    put_first,
+from pullback.cpu.emit import (
+    I64,
+    LLVM_ELEMENT,
+    Lane,
+    Scalar,
+    Vec,
+    constant,
+    lanes_below,
+    op,
+    shuffle,
+    splatted,
 )
-from pullback.cpu.vector import half, join, shift_down, shift_up
+from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.transfer import (
+    block_at,
+    by_step,
+    gathered,
+    lane_bytes,
+    lowest,
+    masked_load,
+    masked_store,
+    scattered,
+    stored,
+    turned,
+)
 
 Pointer = types.CPointer
 
@@ -44,8 +61,14 @@ def by_type(choose: Callable) -> Callable:
     def chosen(*_args):
         raise NotImplementedError(f"{choose.__name__} is for kernels")
 
+    def choose_literal(*args):
+        try:
+            return choose(*args)
+        except AttributeError:  # tried without literals, after an error with them
+            return None
+
     options = {"forceinline": True}
-    overload(chosen, jit_options=options, strict=False, prefer_literal=True)(choose)
+    overload(chosen, jit_options=options, strict=False, prefer_literal=True)(choose_literal)
     return chosen
 
 
@@ -74,20 +97,15 @@ def stack(typingctx, example, n):
 
 
 @op
-def _steps(k: Lane, lines: Lane):
-    """k steps in lanes, still a literal."""
-    lanes = types.literal(k.literal_value * lines.literal_value)
-    return lanes(k, lines), lambda b, *_: I64(lanes.literal_value)
+def earlier(v: Vec, fill: object, k: Lane, L: Lane):
+    start = v.n - k.literal_value * L.literal_value
+    return v(v, v, k, L), lambda b, v_, fill_, *_: shuffle(b, fill_, v_, range(start, start + v.n))
 
 
-@inlined
-def earlier(v, fill, k, L):
-    return shift_up(v, fill, _steps(k, L))
-
-
-@inlined
-def later(v, fill, k, L):
-    return shift_down(v, fill, _steps(k, L))
+@op
+def later(v: Vec, fill: object, k: Lane, L: Lane):
+    start = k.literal_value * L.literal_value
+    return v(v, v, k, L), lambda b, v_, fill_, *_: shuffle(b, v_, fill_, range(start, start + v.n))
 
 
 @op
@@ -103,6 +121,24 @@ def last(v: Vec, L: Lane):
 
 
 @op
+def step_numbers(v: Vec, L: Lane):
+    """0, 1, 2, ... by step, in v's type."""
+    steps = [i // L.literal_value for i in range(v.n)]
+    return v(v, L), lambda b, _v, _L: ir.Constant(v.llvm, steps)
+
+
+@op
+def lanes_of(bits: types.Integer, v: Vec):
+    """The mask with these bits, of as many lanes as v."""
+    mask, number = v.of(types.boolean), ir.IntType(v.n)
+
+    def emit(b, bits_, _v):
+        return b.bitcast(bits_ if v.n == 64 else b.trunc(bits_, number), mask.llvm)
+
+    return mask(types.int64, v), emit
+
+
+@op
 def spread(c: Vec, v: Vec):
     tile = Vec(c.dtype, v.n)
     return tile(c, v), lambda b, c_, _: shuffle(b, c_, c_, [i % c.n for i in range(v.n)])
@@ -111,128 +147,194 @@ def spread(c: Vec, v: Vec):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def _loader(get_all: Callable, get_some: Callable, fill_all: Callable) -> Callable:
-    @by_type
-    def whole(p, i, step, rows, L):
-        if L.literal_value == 1:
-            return lambda p, i, step, rows, L: get_all(p, i, step, rows)
-        if rows.literal_value == 1:
-            return lambda p, i, step, rows, L: get_all(p, i, 1, L)
-        h = rows.literal_value // 2
+def _joined(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [shuffle(b, u, v, range(2 * u.type.count)) for u, v in pairs]
+    return parts[0]
 
-        def halves(p, i, step, rows, L):
-            return join(whole(p, i, step, h, L), whole(p, i + h * step, step, h, L))
 
-        return halves
+def _lines_at(b: ir.IRBuilder, row: int, steps: ir.Value, lines: ir.Value) -> ir.Value:
+    """How many lines have this step."""
+    return b.select(b.icmp_signed(">", steps, I64(row)), lines, I64(0))
 
-    @by_type
-    def part(p, i, step, steps, lines, fill, L):
-        if L.literal_value == 1:
-            return lambda p, i, step, steps, lines, fill, L: get_some(p, i, step, steps, fill)
-        if fill.n == L.literal_value:
 
-            def one_step(p, i, step, steps, lines, fill, L):
-                return get_some(p, i, 1, lines if steps > 0 else 0, fill)
+def _mask(b: ir.IRBuilder, rows: int, L: int, steps: ir.Value, lines: ir.Value) -> ir.Value:
+    if L == 1:
+        return lanes_below(b, steps, rows)
+    counts = (_lines_at(b, row, steps, lines) for row in range(rows))
+    return _joined(b, [lanes_below(b, count, L) for count in counts])
 
-            return one_step
-        h = fill.n // L.literal_value // 2
 
-        def halves(p, i, step, steps, lines, fill, L):
-            lower = part(p, i, step, steps, lines, half(fill, 0), L)
-            return join(lower, part(p, i + h * step, step, steps - h, lines, half(fill, 1), L))
+class _Tile:
+    """How the lanes of one tile meet memory, as IR: each step apart, or all along the axis."""
 
-        return halves
+    def __init__(self, b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int):
+        self.b, self.rows, self.L = b, rows, L
+        self.p, self.i, self.step, self.streaming = (b.extract_value(at, k) for k in range(4))
+        self.raw = ir.VectorType(LLVM_ELEMENT[cursor[0].dtype], rows * L)
+        self.line = ir.VectorType(self.raw.element, L)
 
-    @by_type
-    def load(cursor, size, fill, rows, L):
+    def _at(self, row: int) -> ir.Value:
+        return self.b.add(self.i, self.b.mul(self.step, I64(row)))
+
+    def _step_of(self, v: ir.Value, row: int) -> ir.Value:
+        return shuffle(self.b, v, v, range(row * self.L, (row + 1) * self.L))
+
+    def load(self) -> ir.Value:
+        b = self.b
+        if self.L == 1:
+
+            def block(at):
+                return b.load(block_at(b, self.p, at, self.raw), align=lane_bytes(self.raw))
+
+            return by_step(
+                b,
+                self.step,
+                lambda: block(self.i),
+                lambda: turned(b, block(lowest(b, self.i, self.rows))),
+                lambda: gathered(b, self.p, self.i, self.step, I64(self.rows), self.raw),
+            )
+        addresses = (block_at(b, self.p, self._at(row), self.line) for row in range(self.rows))
+        return _joined(b, [b.load(at, align=lane_bytes(self.raw)) for at in addresses])
+
+    def load_part(self, steps: ir.Value, lines: ir.Value) -> ir.Value:
+        b = self.b
+        if self.L == 1:
+            return gathered(b, self.p, self.i, self.step, steps, self.raw)
+        # No machine below AVX-512 masks 16-bit lanes: the loop is the shorter code there.
+        parts = []
+        for row in range(self.rows):
+            count = _lines_at(b, row, steps, lines)
+            if lane_bytes(self.raw) == 2:
+                parts.append(gathered(b, self.p, self._at(row), I64(1), count, self.line))
+            else:
+                mask = lanes_below(b, count, self.L)
+                parts.append(masked_load(b, self.p, self._at(row), mask, self.line))
+        return _joined(b, parts)
+
+    def store(self, v: ir.Value) -> None:
+        b, streaming = self.b, self.streaming
+        if self.L == 1:
+            by_step(
+                b,
+                self.step,
+                lambda: stored(b, self.p, self.i, v, streaming),
+                lambda: stored(b, self.p, lowest(b, self.i, self.rows), turned(b, v), streaming),
+                lambda: scattered(b, self.p, self.i, self.step, I64(self.rows), v),
+            )
+            return
+        for row in range(self.rows):
+            stored(b, self.p, self._at(row), self._step_of(v, row), streaming)
+
+    def store_part(self, v: ir.Value, steps: ir.Value, lines: ir.Value) -> None:
+        b = self.b
+        if self.L == 1:
+            scattered(b, self.p, self.i, self.step, steps, v)
+            return
+        for row in range(self.rows):
+            count, line = _lines_at(b, row, steps, lines), self._step_of(v, row)
+            if lane_bytes(self.raw) == 2:
+                scattered(b, self.p, self._at(row), I64(1), count, line)
+            else:
+                masked_store(b, self.p, self._at(row), lanes_below(b, count, self.L), line)
+
+
+def _size(b: ir.IRBuilder, size: ir.Value) -> tuple[ir.Value, ir.Value]:
+    return b.extract_value(size, 0), b.extract_value(size, 1)
+
+
+def _loader(wide: bool) -> Callable:
+    def load(cursor: types.BaseTuple, size: object, fill: Scalar, rows: Lane, L: Lane):
+        pointer = cursor[0]
+        storage = STORAGE[pointer.dtype]
+        dtype = storage.wide if wide else storage.compute
+        n = rows.literal_value * L.literal_value
+
+        def emit(b, cursor_, size_, fill_, _rows, _L):
+            tile = _Tile(b, cursor, cursor_, rows.literal_value, L.literal_value)
+            if isinstance(size, types.NoneType):
+                return _decoded(b, pointer, tile.load(), dtype)
+            there = _size(b, size_)
+            v = _decoded(b, pointer, tile.load_part(*there), dtype)
+            mask = _mask(b, rows.literal_value, L.literal_value, *there)
+            return b.select(mask, v, splatted(b, fill_, n))
+
+        return Vec(dtype, n)(cursor, size, dtype, rows, L), emit
+
+    return op(load)
+
+
+load, load_wide = _loader(wide=False), _loader(wide=True)
+
+
+@op
+def store(cursor: object, size: object, v: Vec, L: Lane):
+    if isinstance(cursor, types.NoneType):
+        return types.void(cursor, size, v, L), lambda *_: None
+    pointer = cursor[0]
+
+    def emit(b, cursor_, size_, v_, _L):
+        tile = _Tile(b, cursor, cursor_, v.n // L.literal_value, L.literal_value)
+        raw = _encoded(b, pointer, v_, v.dtype)
         if isinstance(size, types.NoneType):
+            tile.store(raw)
+        else:
+            tile.store_part(raw, *_size(b, size_))
 
-            def all_of_it(cursor, size, fill, rows, L):
-                p, i, step, _ = cursor
-                return whole(p, i, step, rows, L)
-
-            return all_of_it
-
-        def what_is_there(cursor, size, fill, rows, L):
-            p, i, step, _ = cursor
-            steps, lines = size
-            return part(p, i, step, steps, lines, fill_all(p, fill, _steps(rows, L)), L)
-
-        return what_is_there
-
-    return load
+    return types.void(cursor, size, v, L), emit
 
 
-load = _loader(get, get_first, filled)
-load_wide = _loader(get_wide, get_first_wide, filled_wide)
+@op
+def inside(size: object, v: Vec, L: Lane):
+    """Mask of the lanes that a tile of this size has."""
+    rows = v.n // L.literal_value
+
+    def emit(b, size_, _v, _L):
+        if isinstance(size, types.NoneType):
+            return constant(v.of(types.boolean).llvm, 1)
+        return _mask(b, rows, L.literal_value, *_size(b, size_))
+
+    return v.of(types.boolean)(size, v, L), emit
 
 
-@by_type
-def _put_whole(p, i, step, v, L, streaming):
-    if L.literal_value == 1:
-        return lambda p, i, step, v, L, streaming: put(p, i, step, v, streaming)
-    if v.n == L.literal_value:
-        return lambda p, i, step, v, L, streaming: put(p, i, 1, v, streaming)
-    h = v.n // L.literal_value // 2
-
-    def halves(p, i, step, v, L, streaming):
-        _put_whole(p, i, step, half(v, 0), L, streaming)
-        _put_whole(p, i + h * step, step, half(v, 1), L, streaming)
-
-    return halves
+def _variable(cursors: types.BaseTuple) -> types.BaseTuple:
+    """Their type without literals: a constant index would stay what it was."""
+    plain = [
+        types.Tuple([types.unliteral(t) for t in c])
+        if isinstance(c, types.BaseTuple)
+        else types.unliteral(c)
+        for c in cursors
+    ]
+    return types.Tuple(plain)
 
 
-@by_type
-def _put_part(p, i, step, steps, lines, v, L):
-    if L.literal_value == 1:
-        return lambda p, i, step, steps, lines, v, L: put_first(p, i, step, steps, v)
-    if v.n == L.literal_value:
+@op
+def moved(cursors: types.BaseTuple, k: types.Integer, c: types.Integer):
+    def emit(b, cursors_, k_, c_):
+        for t, kind in enumerate(cursors):
+            if isinstance(kind, types.BaseTuple):
+                i, step = b.extract_value(cursors_, [t, 1]), b.extract_value(cursors_, [t, 2])
+                there = b.add(b.add(i, b.mul(k_, step)), c_)
+                cursors_ = b.insert_value(cursors_, there, [t, 1])
+        return cursors_
 
-        def one_step(p, i, step, steps, lines, v, L):
-            put_first(p, i, 1, lines if steps > 0 else 0, v)
-
-        return one_step
-    h = v.n // L.literal_value // 2
-
-    def halves(p, i, step, steps, lines, v, L):
-        _put_part(p, i, step, steps, lines, half(v, 0), L)
-        _put_part(p, i + h * step, step, steps - h, lines, half(v, 1), L)
-
-    return halves
+    variable = _variable(cursors)
+    return variable(variable, types.int64, types.int64), emit
 
 
-@by_type
-def store(cursor, size, v, L):
-    if isinstance(cursor, types.NoneType):
-        return lambda cursor, size, v, L: None
-    if isinstance(size, types.NoneType):
+@op
+def turned_round(cursors: types.BaseTuple):
+    """The same places, walking the other way; no streaming, for the tiles now end elsewhere."""
 
-        def all_of_it(cursor, size, v, L):
-            p, i, step, streaming = cursor
-            _put_whole(p, i, step, v, L, streaming)
+    def emit(b, cursors_):
+        for t, kind in enumerate(cursors):
+            if isinstance(kind, types.BaseTuple):
+                back = b.neg(b.extract_value(cursors_, [t, 2]))
+                cursors_ = b.insert_value(cursors_, back, [t, 2])
+                plain = ir.Constant(b.extract_value(cursors_, [t, 3]).type, 0)
+                cursors_ = b.insert_value(cursors_, plain, [t, 3])
+        return cursors_
 
-        return all_of_it
-
-    def what_is_there(cursor, size, v, L):
-        p, i, step, _ = cursor
-        steps, lines = size
-        _put_part(p, i, step, steps, lines, v, L)
-
-    return what_is_there
-
-
-# --- cursors ------------------------------------------------------------------------------------
-
-
-@by_type
-def _moved_one(cursor, k, c):
-    if isinstance(cursor, types.NoneType):
-        return lambda cursor, k, c: None
-    return lambda cursor, k, c: (cursor[0], cursor[1] + k * cursor[2] + c, cursor[2], cursor[3])
-
-
-@by_type
-def moved(cursors, k, c):
-    if len(cursors) == 1:
-        return lambda cursors, k, c: (_moved_one(cursors[0], k, c),)
-    return lambda cursors, k, c: (_moved_one(cursors[0], k, c), *moved(cursors[1:], k, c))
+    variable = _variable(cursors)
+    return variable(variable), emit

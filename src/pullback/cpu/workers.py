@@ -35,6 +35,7 @@ from pullback.cpu.atomics import (
     store,
     wake,
 )
+from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
 from pullback.cpu.kernel import POLICY, KernelCache, native, native_address
 
 __all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "load_execute", "work"]
@@ -182,6 +183,7 @@ def _sleep(pool, index, epoch):
 @native(types.void(INT))
 def work(index):
     """Life of a worker thread. It never ends: the process takes it along when it exits."""
+    exact_arithmetic()
     pool = _pool()
     fetch_add(pool + IDLE, 1)
     while True:
@@ -316,7 +318,9 @@ def _split(pool, kernel, count, grain, block, threads):
 
 def execute(program, phases, block, threads):
     """Run the phases in order; the first status that is not zero ends the program."""
-    for phase in range(phases):
+    before = exact_arithmetic()
+    phase, status = 0, 0
+    while phase < phases and status == 0:
         record = program + phase * 32
         kernel, count, grain = load(record), load(record + 8), load(record + 16)
         if count > 0:
@@ -325,9 +329,9 @@ def execute(program, phases, block, threads):
             else:
                 _split(_pool(), kernel, count, grain, block, threads)
         status = load(block)
-        if status != 0:
-            return status
-    return 0
+        phase += 1
+    restore_arithmetic(before)
+    return status
 
 
 def load_execute() -> tuple[Callable[[int, int, int, int], int], int]:

@@ -11,32 +11,34 @@ from typing import Any
 
 import numpy as np
 
-from pullback.contract.element import ElementKind
 from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.record import Slot
 from pullback.cpu.pool import get_num_threads
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, check_tensor
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.recycle import empty as scratch
-from pullback.tensor.view import TensorRef
+from pullback.tensor.view import TensorRef, TensorSpec
 
 _CPU = Stream.cpu()
 _BYTES = np.dtype(np.uint8)
 
-# How a front end looks at an array (the array to keep alive, its address), and how it makes one.
+# How a front end looks at an array (the array to keep alive, its address), and how it makes one:
+# `layout` gives what `empty` is called with.
 Look = Callable[[Any], tuple[Any, int]]
-Empty = Callable[[tuple[int, ...], Any], Any]
+Layout = Callable[[TensorSpec], tuple[Any, ...]]
+Empty = Callable[..., Any]
 
 
 class Ready:
     """Where each slot's address comes from, what to allocate, what to launch.
 
     Equal keys have equal positional counts and option names, so a source is an index into the
-    positional arguments or the name of an option. A result is a fresh array of `(shape, dtype)`,
-    or the source that is updated in place."""
+    positional arguments followed by those options that are arrays. A result is a fresh array, or
+    the source that is updated in place."""
 
-    __slots__ = ("_blank", "_launch", "_op", "_plan", "_results", "_sources", "single")
+    __slots__ = ("_blank", "_launch", "_named", "_op", "_plan", "_results", "_sources", "single")
 
     def __init__(
         self,
@@ -44,20 +46,22 @@ class Ready:
         call: Call,
         launch: Launch,
         plan: Plan[Any, Any],
-        places: Mapping[str, int | str],
-        dtype: Callable[[ElementKind], Any],
+        positional: Sequence[str],
+        layout: Layout,
     ) -> None:
         self._op, self._plan, self._launch = op, plan, launch
         self.single = len(call.returns) == 1
         names = [slot.name for slot in plan.record.slots]
         self._blank: list[Any] = [0] * len(names)
+        views = [(i, v) for i, n in enumerate(names) if (v := call.tensors.get(n)) is not None]
+        origins = [(i, v.origin, v.offset) for i, v in views if isinstance(v, TensorRef)]
+        self._named = tuple({name for _, (name, _), _ in origins} - set(positional))
+        places = {name: place for place, name in enumerate((*positional, *self._named))}
         self._sources = tuple(
-            (position, places[view.origin[0]], view.origin[1], view.offset)
-            for position, name in enumerate(names)
-            if isinstance(view := call.tensors.get(name), TensorRef)
+            (i, places[name], part, offset) for i, (name, part), offset in origins
         )
         self._results = tuple(
-            (names.index(name), None if name in call.tensors else (spec.shape, dtype(spec.element)))
+            (names.index(name), None if name in call.tensors else layout(spec))
             for name, spec in zip(call.returns, call.specs, strict=True)
         )
 
@@ -66,8 +70,9 @@ class Ready:
     ) -> Any:
         """Fetch addresses, check them, launch; the result as the function returns it."""
         addresses, arrays = self._blank.copy(), self._blank.copy()
+        values = (*args, *[options[name] for name in self._named]) if self._named else args
         for position, place, part, offset in self._sources:
-            array = args[place] if type(place) is int else options[place]
+            array = values[place]
             array, address = look(array if part is None else array.bundle[part])
             arrays[position], addresses[position] = array, address + offset
         outs = out if type(out) is tuple else (out,) * len(self._results)
@@ -92,7 +97,7 @@ def prepare(
     args: Sequence[Any],
     options: Mapping[str, Any],
     out: Any,
-    dtype: Callable[[ElementKind], Any],
+    layout: Layout,
 ) -> Ready:
     """Bind and validate a call, and lay it out for the layouts of its arrays."""
     op = function.name
@@ -105,18 +110,24 @@ def prepare(
             raise Unsupported(op, "device", "cpu", view.device)
     names = [slot.name for slot in slots]
     for name, spec, array in zip(call.returns, call.specs, _given(op, call, out), strict=True):
-        position = names.index(name)
-        if name in call.tensors:
-            continue
-        if array is None:
-            tensors[position] = np.empty(spec.shape, spec.element.dtype)
-        else:
-            view = TensorRef(array, op=op, argument="out")
-            check_tensor(op, slots[position], call.descriptor, view, "cpu", argument="out")
-            tensors[position] = view
-    places: dict[str, int | str] = {name: name for name in options}
-    places.update(zip(function.parameters, range(len(args)), strict=False))
-    return Ready(op, call, plan.lay_out(tensors, op), plan, places, dtype)
+        if name not in call.tensors:
+            position = names.index(name)
+            tensors[position] = _result(op, slots[position], call.descriptor, spec, array)
+    positional = function.parameters[: len(args)]
+    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, layout)
+
+
+def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any) -> TensorRef:
+    """A view of the array given for a result, or of one laid out as a fresh one will be."""
+    if array is None:
+        view = TensorRef(np.empty(spec.shape, spec.element.dtype))
+    else:
+        view = TensorRef(array, op=op, argument="out")
+        if view.shape != spec.shape:
+            raise InvalidProblem(op, "out", f"of shape {spec.shape}", f"shape {view.shape}")
+    view = view.folded(slot.shape(desc))
+    check_tensor(op, slot, desc, view, "cpu", argument="out")
+    return view
 
 
 def _given(op: str, call: Call, out: Any) -> tuple[Any, ...]:

@@ -17,8 +17,12 @@ After the star a rule names what it wants: arguments of the function, `options` 
 are no tensors, by name), `result` (the float result), `shapes` (of all tensor arguments, by name),
 `wanted` (the arguments whose gradient is asked for). So its signature also says which tensors must
 be kept from forward to backward; `saves` thins that out where it depends on the call, and the rule
-then gets None. `records` names options under which the function returns one more result that its
+may then get None. `records` names options under which the function returns one more result that its
 rules need: they find it as `recorded`, the caller does not see it.
+
+`batch(xp, function, size, mapped, arguments)` runs the function on arguments of which those in
+`mapped` carry a leading batch axis, and gives results that carry it too; None where nothing but one
+by one will do. A function with an axis needs no such rule: a batch is one more axis.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from pullback.plan.function import axis_of
 
 Array = Any
 Options = dict[str, Any]
@@ -45,6 +51,7 @@ class Arrays(Protocol):
     def where(self, condition: Array, x: Array | float, y: Array | float) -> Array: ...
     def sum(self, x: Array, axis: int | tuple[int, ...], keepdims: bool) -> Array: ...
     def full_like(self, x: Array, value: float) -> Array: ...
+    def broadcast_to(self, x: Array, shape: Shape) -> Array: ...
     def concatenate(self, arrays: list[Array], axis: int) -> Array: ...
     def moveaxis(self, x: Array, source: int, target: int) -> Array: ...
     def take(self, x: Array, indices: Array, axis: int) -> Array: ...
@@ -64,6 +71,42 @@ class Calculus:
     saves: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
     records: Callable[[Mapping[str, Any]], Options] | None = None
     batch: Callable[..., Any] | None = None
+
+
+def batched(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: Mapping[str, Any]
+) -> Any:
+    """The results of a whole batch, with the batch axis leading; None if it has to be taken apart."""
+    rule = function.calculus.batch or (_one_more_axis if "axis" in function.parameters else None)
+    return rule and rule(xp, function, size, mapped, dict(arguments))
+
+
+def _one_more_axis(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: dict[str, Any]
+) -> Any:
+    tensors = all_mapped(xp, function, size, mapped, arguments)
+    rank = len(next(iter(tensors.values())).shape) - 1
+    axis = axis_of(function.name, arguments["axis"], rank) + 1
+    if not rank:
+        tensors = {name: x.reshape(size, 1) for name, x in tensors.items()}
+    results = function(**{**arguments, **tensors, "axis": axis})
+    return results if rank else each(results, lambda x: x.reshape(size))
+
+
+def all_mapped(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: Mapping[str, Any]
+) -> dict[str, Array]:
+    """All tensors, those without a batch axis repeated along one."""
+    tensors = {n: x for n in function.tensors if hasattr(x := arguments[n], "shape")}
+    return {
+        name: x if name in mapped else xp.broadcast_to(x, (size, *x.shape))
+        for name, x in tensors.items()
+    }
+
+
+def each(results: Any, change: Callable[[Array], Array]) -> Any:
+    """One result or several, each of them changed."""
+    return tuple(map(change, results)) if isinstance(results, tuple) else change(results)
 
 
 def asked(rule: Callable[..., Any]) -> tuple[str, ...]:

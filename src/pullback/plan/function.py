@@ -8,6 +8,7 @@ families, allocation, `out=`, caching, gradients) is the same for all functions.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,12 +31,27 @@ E = TypeVar("E", bound=Enum)
 Tensor = TensorRef
 Indices = TensorRef
 
-FRONT_ENDS = {
-    "numpy": "pullback.frontends.numpy:call",
-    "dlpack": "pullback.frontends.numpy:call",
-    "torch": "pullback.frontends.torch:call",
-    "jax": "pullback.frontends.jax:call",
-}
+
+# Import statements, not names to resolve: torch.compile runs them while it traces a first call.
+def _numpy() -> Any:
+    from pullback.frontends import numpy
+
+    return numpy.call
+
+
+def _torch() -> Any:
+    from pullback.frontends import torch
+
+    return torch.call
+
+
+def _jax() -> Any:
+    from pullback.frontends import jax
+
+    return jax.call
+
+
+FRONT_ENDS = {"numpy": _numpy, "dlpack": _numpy, "torch": _torch, "jax": _jax}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,7 @@ class Function:
         self.binder = own
         self.parameters = tuple(own.parameters)
         self.__signature__ = own.replace(parameters=[*own.parameters.values(), out])
-        # Which parameters are tensors is read off the signature; "Tensor | float" takes numbers too.
+        # Which parameters are tensors stands in the signature; "Tensor | float" takes numbers too.
         self.tensors = {
             name: "float" in str(parameter.annotation)
             for name, parameter in own.parameters.items()
@@ -96,6 +112,10 @@ class Function:
         return resolve(f"{family}.calculus:CALCULUS")[self.name]
 
     def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
+            # To look families up would make their tables part of what a compiled graph depends on.
+            return _torch()(self, args, options, out)
         for value in args or options.values():
             adapter = family_of(value)
             if adapter is not None:
@@ -115,7 +135,7 @@ class Function:
         """The arguments with every array replaced by a view of it, checked to be of one family."""
         views, family = dict(arguments), ""
         for name, takes_numbers in self.tensors.items():
-            value = arguments[name]
+            value = arguments.get(name)
             if value is None or (takes_numbers and _is_number(value)):
                 continue
             if getattr(value, "bundle", None) is not None:
@@ -147,7 +167,7 @@ _LOADED: dict[str, Callable[..., Any]] = {}
 def _front_end(family: str) -> Callable[..., Any]:
     call = _LOADED.get(family)
     if call is None:
-        call = _LOADED[family] = resolve(FRONT_ENDS[family])
+        call = _LOADED[family] = FRONT_ENDS[family]()
     return call
 
 

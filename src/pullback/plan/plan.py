@@ -67,7 +67,8 @@ class Plan(Generic[D, A]):
         self._layout = (
             None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
         )
-        kept = record.guarantee(descriptor)
+        # A backend's layout may promise otherwise than the record, and borrow more.
+        kept = getattr(self._layout, "guarantee", record.guarantee)(descriptor)
         element: ElementKind = descriptor.element  # type: ignore[attr-defined]
         self.sku = KernelSku(
             record.category,
@@ -126,9 +127,9 @@ class Plan(Generic[D, A]):
     @cached_property
     def workspace_size(self) -> int:
         """Bytes of scratch memory a run needs; follows from the descriptor alone."""
-        return (
-            0 if self.backend is BackendKind.REFERENCE else self.record.workspace(self.descriptor)
-        )
+        if self._layout is None:
+            return 0
+        return int(getattr(self._layout, "workspace", self.record.workspace)(self.descriptor))
 
     @property
     def precision_guarantee(self) -> PrecisionGuarantee:
@@ -148,7 +149,11 @@ class Plan(Generic[D, A]):
         launch, addresses = self._prepare(args)
         if workspace.nbytes < self.workspace_size:
             raise WorkspaceTooSmall(self.op, "workspace", self.workspace_size, workspace.nbytes)
-        status = launch.run(addresses, workspace.address, stream.threads or get_num_threads())
+        if stream.handle is None:
+            status = launch.run(addresses, workspace.address, stream.threads or get_num_threads())
+        else:
+            with resolve("pullback.gpu.device:using")(stream.device, stream.handle):
+                status = launch.run(addresses, workspace.address, 1)
         if status[0]:
             self.fail(*status)
 
@@ -192,8 +197,8 @@ class Plan(Generic[D, A]):
             arrays[position] = None
             return None, 0
         if isinstance(array, TensorRef):
-            facts = (array.shape, array.strides, array.element, array.writable, array.device)
-            return facts, array.address
+            layout = (array.shape, array.extents, array.strides)
+            return (*layout, array.element, array.writable, array.device), array.address
         adapter = adapter_of(array, self.op, self.record.slots[position].name)
         if adapter.convert is not None:
             arrays[position] = array = adapter.convert(array)
@@ -229,13 +234,13 @@ class Plan(Generic[D, A]):
         if self._layout is None:
             return ReferenceRunner(self.record, self.descriptor, views)
         program = self._layout(self.descriptor, *views)
+        if self.backend is BackendKind.TRITON:
+            return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
         return NativeRunner(program, self.descriptor.element, len(views))  # type: ignore[attr-defined]
 
 
 def _gpu_arch(device: str) -> str:
-    from pullback.gpu.device import arch  # type: ignore[import-not-found]
-
-    return arch(device)  # type: ignore[no-any-return]
+    return str(resolve("pullback.gpu.device:arch")(device))
 
 
 def _backend(record: PlanRecord, op: str, device: str, preference: PlanPreference) -> BackendKind:
@@ -248,4 +253,6 @@ def _backend(record: PlanRecord, op: str, device: str, preference: PlanPreferenc
         raise Unsupported(
             op, "preference", f"a backend for {device} (there are {offered})", wanted.name
         )
+    if wanted is BackendKind.TRITON:
+        resolve("pullback.gpu.device:require")(op, device)
     return wanted

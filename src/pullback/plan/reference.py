@@ -29,14 +29,15 @@ class ReferenceRunner:
     def __call__(
         self, addresses: Sequence[int], workspace: int, threads: int
     ) -> tuple[int, int, int]:
-        arrays = {
-            slot.name: array_at(address, view.shape, view.strides, view.element)
-            for slot, view, address in zip(self._record.slots, self._views, addresses, strict=True)
-            if view is not None
-        }
+        arrays, folded = {}, {}
+        for slot, view, address in zip(self._record.slots, self._views, addresses, strict=True):
+            if view is not None:
+                array = array_at(address, view.extents, view.strides, view.element)
+                arrays[slot.name], folded[slot.name] = array, array.reshape(view.shape)
         with np.errstate(all="ignore"):
-            results = self._record.reference(self._desc, **arrays)
+            results = self._record.reference(self._desc, **folded)
             for name, value in results.items():
                 if name in arrays:
-                    arrays[name][...] = _rounded(value, arrays[name].dtype)
+                    array = arrays[name]
+                    array[...] = _rounded(value, array.dtype).reshape(array.shape)
         return 0, 0, 0

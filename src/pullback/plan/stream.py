@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pullback.contract.errors import InvalidProblem
-from pullback.contract.record import is_index
+from pullback.contract.record import is_index, resolve
 from pullback.tensor.view import TensorRef
 
 
@@ -66,12 +66,13 @@ class Workspace:
 
     @staticmethod
     def allocate(plan: Any) -> Workspace:
-        """Fresh memory, just enough for `plan`."""
-        return (
-            Workspace.of(np.empty(plan.workspace_size, np.uint8))
-            if plan.workspace_size
-            else (Workspace.NONE)
-        )
+        """Fresh memory on the plan's device, just enough for it."""
+        if not plan.workspace_size:
+            return Workspace.NONE
+        if plan.device == "cpu":
+            return Workspace.of(np.empty(plan.workspace_size, np.uint8))
+        scratch = resolve("pullback.gpu.device:scratch")(plan.workspace_size, plan.device)
+        return Workspace.of(scratch)
 
     def __repr__(self) -> str:
         return f"Workspace({self.nbytes} bytes)"

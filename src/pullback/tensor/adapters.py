@@ -139,12 +139,19 @@ def _torch_key(tensor: Any) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
+def _torch_address(tensor: Any) -> int:
+    try:
+        return int(tensor.data_ptr())
+    except RuntimeError:  # a tensor that torch traces: it has a shape and no memory
+        return 0
+
+
 def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
     element = _element(tensor, "torch", op, argument)
     if str(tensor.layout) != "torch.strided":
         raise Unsupported(op, argument, "a dense (strided) tensor", f"layout {tensor.layout}")
     return Facts(
-        tensor.data_ptr(),
+        _torch_address(tensor),
         tuple(tensor.shape),
         tensor.stride(),
         element,
@@ -179,7 +186,13 @@ def _traced_facts(value: Any, op: str, argument: str) -> Facts:
     return Facts(0, shape, contiguous_strides(shape), element, "cpu", True)
 
 
-TRACED = Adapter("jax", _traced_facts, lambda value: (value.shape, value.dtype), lambda _: 0)
+def _traced_address(value: Any) -> int:
+    raise Unsupported(
+        "plan", "array", "in memory (functions, not plans, can be traced)", repr(value)
+    )
+
+
+TRACED = Adapter("jax", _traced_facts, lambda value: (value.shape, value.dtype), _traced_address)
 
 
 def _foreign(kind: type) -> Adapter | None:

@@ -26,6 +26,18 @@ def contiguous_strides(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape all of them broadcast to; ValueError if there is none. Unlike NumPy's it only
+    compares extents, so that they may be symbols of a tracer."""
+    common: list[int] = []
+    for axis in range(-max(map(len, shapes)), 0):
+        extents = [s[axis] for s in shapes if len(s) >= -axis and s[axis] != 1]
+        if any(extent != extents[0] for extent in extents[1:]):
+            raise ValueError("shapes do not broadcast")
+        common.append(extents[0] if extents else 1)
+    return tuple(common)
+
+
 def reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     """Offsets, in elements, of the lowest element and of one past the highest."""
     if 0 in shape:

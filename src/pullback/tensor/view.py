@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import InvalidProblem
+from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.tensor.adapters import adapter_of
 from pullback.tensor.layout import overlaps_itself, reach
 
@@ -166,4 +166,6 @@ def as_numpy(view: TensorRef) -> np.ndarray[Any, Any]:
     """A NumPy array over the memory of a CPU view, which must outlive it."""
     if isinstance(view.array, np.ndarray):
         return view.array
+    if not view.address and view.size:
+        raise Unsupported("TensorRef", "array", "in memory", "one that is only being traced")
     return array_at(view.address, view.extents, view.strides, view.element)

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from pullback.contract.element import ElementKind
 from pullback.verify.subject import Arguments, Subject
 
 Scale = Callable[[Subject, Arguments], tuple[Any, ...]]
+_NO_WIDER = 16
 _RESULTS = 3  # at most this many arrays are returned
 
 
@@ -62,11 +64,16 @@ class Bound:
     ulps: float = 1.0
     scale: Scale = result
 
+    def limit(self, array: Any) -> float:
+        """Where the accumulator is no wider than the result, roundings add up along the axis."""
+        element = ElementKind.of(array)
+        return self.ulps * (_NO_WIDER if element.accumulator is element else 1)
+
 
 BOUNDS: dict[str, Bound] = {
     "cumsum": Bound(1, terms("x")),
     "cumsum_backward": Bound(1, terms("dy")),
-    "cumprod": Bound(2),
+    "cumprod": Bound(4),
     "cumprod_backward": Bound(4, terms("dy", "x", "y")),
     "cummax_backward": Bound(1, terms("dy")),
     "cummin_backward": Bound(1, terms("dy")),
@@ -93,6 +100,17 @@ BOUNDS: dict[str, Bound] = {
     "linear_scan": Bound(4, terms("a", "b")),
 }
 _DEFAULT = Bound()
+
+
+def leaves_f64(subject: Subject, arguments: Arguments) -> bool:
+    """Whether a product of these factors passes through numbers that f64 has not: what follows an
+    overflow there is not a question of accuracy."""
+    if "prod" not in subject.name:
+        return False
+    with np.errstate(all="ignore"):
+        exponents = np.log10(np.abs(np.asarray(arguments["x"], np.longdouble)))
+    growth = np.where(np.isfinite(exponents), np.maximum(exponents, 0), 0)
+    return bool(growth.sum() > 290)
 
 
 def bound_of(subject: Subject) -> Bound:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pullback.contract.errors import Unsupported
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents
 from pullback.ops.embedding.functions import (
     embedding,
@@ -22,11 +21,6 @@ _BAG = (*_LOOKUP, "include_last_offset")
 
 def _some(options: Options, *names: str) -> Options:
     return {name: options[name] for name in names}
-
-
-def _dense(op: str, options: Options) -> None:
-    if options["sparse"]:
-        raise Unsupported(op, "sparse", "False where the result is differentiated again", "True")
 
 
 def _shared(xp: Arrays, rows: Array, counts: Array) -> Array:
@@ -48,9 +42,9 @@ def _push(xp: Arrays, t: Tangents, *, indices: Any, options: Options) -> Array:
 def _backward_pull(
     xp: Arrays, g: Array, *, dout: Array | None, indices: Any, shapes: Any, options: Options
 ) -> Tangents:
-    _dense("embedding_backward", options)
     rows, lookup = g, _some(options, *_LOOKUP)
-    if dout is not None:
+    if options["scale_grad_by_freq"]:
+        assert dout is not None
         ones = xp.full_like(dout[..., :1], 1.0)
         rows = _shared(xp, g, embedding_backward(ones, indices, g.shape[0], **lookup))
     found = embedding(rows, xp.ids(indices), **lookup)
@@ -62,7 +56,6 @@ def _backward_saves(arguments: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _backward_push(xp: Arrays, t: Tangents, *, indices: Any, options: Options) -> Array:
-    _dense("embedding_backward", options)
     tangent = embedding_backward(t["dout"], indices, **options)
     return tangent + t["accumulate_into"] if "accumulate_into" in t else tangent
 
@@ -71,7 +64,7 @@ def _backward_push(xp: Arrays, t: Tangents, *, indices: Any, options: Options) -
 
 
 def _is_max(arguments: Mapping[str, Any]) -> bool:
-    return getattr(arguments["mode"], "value", arguments["mode"]) == "max"
+    return str(getattr(arguments["mode"], "value", arguments["mode"])).endswith("max")
 
 
 def _picked(xp: Arrays, rows: Array, winners: Array) -> Array:
@@ -163,7 +156,6 @@ def _bag_backward_pull(
     wanted: frozenset[str],
     options: Options,
 ) -> Tangents:
-    _dense("embedding_bag_backward", options)
     bag, rows = _some(options, *_BAG), g
     if options["scale_grad_by_freq"]:
         ones = xp.full_like(dout[:, :1], 1.0)
@@ -199,7 +191,6 @@ def _bag_backward_push(
     output_index: Array | None,
     options: Options,
 ) -> Array:
-    _dense("embedding_bag_backward", options)
 
     def spread(gradient: Array, weights: Array | None) -> Array:
         tensors = {"per_sample_weights": weights, "output_index": output_index}

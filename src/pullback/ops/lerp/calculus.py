@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pullback.ops.calculus import Array, Arrays, Calculus, Tangents, sum_to
+from pullback.ops.calculus import Array, Arrays, Calculus, Tangents, all_mapped, sum_to
 from pullback.ops.lerp.functions import lerp, lerp_backward
 
 
@@ -28,18 +28,32 @@ def _push(xp: Arrays, t: Tangents, *, a: Array, b: Array, weight: Array | float)
 
 
 def _backward(
-    xp: Arrays, *, dy: Array, weight: Array | float, a: Array | None, b: Array | None
+    xp: Arrays, *, dy: Array, weight: Array | float, a: Array, b: Array
 ) -> tuple[Array, ...]:
     shapes = [dy.shape if operand is None else operand.shape for operand in (a, b)]
     da, db = sum_to(xp, (1 - weight) * dy, shapes[0]), sum_to(xp, weight * dy, shapes[1])
     if not hasattr(weight, "shape"):
         return da, db
-    assert a is not None
-    assert b is not None
     return da, db, sum_to(xp, dy * (b - a), weight.shape)
 
 
+def _batch(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: dict[str, Any]
+) -> Any:
+    """The batch is the leading axis of all, with axes of one between it and those of lower rank."""
+    tensors = all_mapped(xp, function, size, mapped, arguments)
+    rank = max(len(x.shape) for x in tensors.values())
+    for name, x in tensors.items():
+        missing = rank - len(x.shape)
+        arguments[name] = x.reshape((size, *(1,) * missing, *x.shape[1:]))
+    results = function(**arguments)
+    if not isinstance(results, tuple):
+        return results
+    operands = (tensors.get(name, tensors["dy"]) for name in ("a", "b", "weight"))
+    return tuple(r.reshape(x.shape) for r, x in zip(results, operands, strict=False))
+
+
 CALCULUS = {
-    "lerp": Calculus(_pull, _push, saves=_saves),
-    "lerp_backward": Calculus(composed=_backward),
+    "lerp": Calculus(_pull, _push, saves=_saves, batch=_batch),
+    "lerp_backward": Calculus(composed=_backward, batch=_batch),
 }

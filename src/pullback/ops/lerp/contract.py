@@ -192,7 +192,10 @@ class BinaryParamPlan(Plan[BinaryParamDescriptor, BinaryParamArgs]):
         op=lambda _: "lerp",
         validate=lambda desc: _validate_param(desc, "lerp"),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.lerp.cpu:forward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.lerp.cpu:forward",
+            BackendKind.TRITON: "pullback.ops.lerp.gpu:forward",
+        },
         reference=_reference,
     )
 
@@ -214,7 +217,10 @@ class BinaryParamBackwardPlan(Plan[BinaryParamBackwardDescriptor, BinaryParamBac
         op=lambda _: "lerp_backward",
         validate=lambda desc: _validate_param(desc, "lerp_backward"),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.lerp.cpu:backward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.lerp.cpu:backward",
+            BackendKind.TRITON: "pullback.ops.lerp.gpu:backward",
+        },
         reference=_reference_backward,
     )
 
@@ -237,7 +243,10 @@ class LerpPlan(Plan[LerpDescriptor, LerpArgs]):
         op=lambda _: "lerp",
         validate=lambda desc: _validate(desc, "lerp"),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.lerp.cpu:forward_weights"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.lerp.cpu:forward_weights",
+            BackendKind.TRITON: "pullback.ops.lerp.gpu:forward_weights",
+        },
         reference=_reference_lerp,
     )
 
@@ -269,6 +278,9 @@ class LerpBackwardPlan(Plan[LerpBackwardDescriptor, LerpBackwardArgs]):
         op=lambda _: "lerp_backward",
         validate=_validate_lerp_backward,
         guarantee=_guarantee_sums,
-        backends={BackendKind.NUMBA: "pullback.ops.lerp.cpu:backward_summed"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.lerp.cpu:backward_summed",
+            BackendKind.TRITON: "pullback.ops.lerp.gpu:backward_summed",
+        },
         reference=_reference_lerp_backward,
     )

@@ -19,11 +19,12 @@ from pullback.ops.lerp.contract import (
     LerpPlan,
 )
 from pullback.plan.function import Call, Function, Tensor
+from pullback.tensor.layout import broadcast
 
 
 def _common_shape(op: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return broadcast(shapes)
     except ValueError:
         listed = " and ".join(str(shape) for shape in shapes)
         raise InvalidProblem(op, "shapes", "shapes that broadcast together", listed) from None

@@ -1,4 +1,4 @@
-"""Inputs that recurrences get wrong: `a`, `b` and `dh` along `axis`, in both directions."""
+"""Inputs that recurrences get wrong: `a`, `b`, `dh` and some `h` along `axis`, both ways."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
 
 
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
-    b, dh = np.asarray(rng.standard_normal((2, *a.shape)))
+    b, dh, h = np.asarray(rng.standard_normal((3, *a.shape)))
     way = "backwards" if reverse else "forwards"
-    return Case(f"{name}, {way}", {"a": a, "b": b, "dh": dh}, {"axis": axis, "reverse": reverse})
+    return Case(f"{name}, {way}", {"a": a, "b": b, "dh": dh, "h": h}, {"axis": axis, "reverse": reverse})
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:

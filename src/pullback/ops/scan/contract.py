@@ -19,6 +19,7 @@ as do zeros of either sign, and the value written is the winner's own bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -46,6 +47,7 @@ from pullback.plan.plan import Plan
 
 EXTREMA = (ScanKind.CUMMAX, ScanKind.CUMMIN)
 NEEDS_X = (ScanKind.CUMPROD, *EXTREMA, ScanKind.LOG_CUMSUM_EXP)
+RECOMPUTED = 256  # steps whose y is recomputed at once
 NEEDS_Y = (ScanKind.CUMPROD, ScanKind.LOG_CUMSUM_EXP)
 
 
@@ -144,6 +146,16 @@ ACCUMULATORS = {
 }
 
 
+def _workspace_backward(desc: ScanDescriptor) -> int:
+    """Where y is recomputed: what is carried into each chunk, 16 bytes for each line."""
+    if desc.kind not in NEEDS_Y or keeps_y(desc) or not desc.input_shape:
+        return 0
+    n = desc.input_shape[desc.scan_axis]
+    lines = prod(desc.input_shape) // max(n, 1)
+    chunks = -(-n // RECOMPUTED)
+    return 16 * lines * chunks if chunks > 1 else 0
+
+
 def _reference(desc: ScanDescriptor, x: Any, y: Any, indices: Any = None) -> dict[str, Any]:
     options: dict[str, Any] = {"axis": desc.scan_axis, "reverse": desc.reverse}
     if desc.kind not in EXTREMA:
@@ -187,7 +199,10 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
         op=_op,
         validate=_validate_forward,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.scan.cpu:forward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.scan.cpu:forward",
+            BackendKind.TRITON: "pullback.ops.scan.gpu:forward",
+        },
         reference=_reference,
     )
 
@@ -222,6 +237,10 @@ class ScanBackwardPlan(Plan[ScanBackwardDescriptor, ScanBackwardArgs]):
         op=_op_backward,
         validate=_validate_backward,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.scan.cpu:backward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.scan.cpu:backward",
+            BackendKind.TRITON: "pullback.ops.scan.gpu:backward",
+        },
+        workspace=_workspace_backward,
         reference=_reference_backward,
     )

@@ -1,31 +1,99 @@
-"""Scans in Numba."""
+"""Scans in Numba: which kernel a plan runs, and over which lines."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernel import kernel, pointer, words
-from pullback.cpu.loops import axis_words, extent, offset, step
-from pullback.cpu.memory import read_wide, write
-from pullback.cpu.program import TENSORS, Phase, Program, grain_for
+from pullback.contract.element import ElementKind
+from pullback.contract.kinds import ScanKind, TieRule
+from pullback.cpu.loops import axis_words
+from pullback.cpu.program import Phase, Program, grain_for, streams
+from pullback.ops.scan import cpu_extremum as extremum
+from pullback.ops.scan import cpu_logsumexp as logsumexp
+from pullback.ops.scan import cpu_product as product
+from pullback.ops.scan import cpu_sum as sum_
+from pullback.ops.scan.contract import keeps_y
 from pullback.tensor.layout import along_axis
 
-WORDS = TENSORS + 3
-
-
-@kernel
-def cumsum_rows(task, lo, hi):
-    x, y, w = pointer(task, TENSORS), pointer(task, TENSORS + 1), words(task, WORDS)
-    for row in range(lo, hi):
-        i, j = offset(w, 0, row), offset(w, 1, row)
-        total = 0.0
-        for k in range(extent(w)):
-            total += read_wide(x, i + k * step(w, 0))
-            write(y, j + k * step(w, 1), total)
+K, T = ScanKind, TieRule
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
-    loops = along_axis(desc.input_shape, desc.scan_axis, [x.strides, y.strides])
-    rows = loops.rest.count if loops.extent else 0
-    phase = Phase(cumsum_rows, rows, grain_for(loops.extent * desc.element.itemsize * 2))
-    return Program((phase,), axis_words(loops, desc.reverse))
+    views = [x, y, indices]
+    option = 0
+    if desc.kind is K.CUMSUM:
+        kernels = sum_.cumsum_along, sum_.cumsum_across
+    elif desc.kind is K.CUMPROD:
+        kernels = product.cumprod_along, product.cumprod_across
+    elif desc.kind in (K.CUMMAX, K.CUMMIN):
+        option = _sign(desc)
+        name = desc.ties.value + ("_indices" if indices is not None else "")
+        kernels = getattr(extremum, name + "_along"), getattr(extremum, name + "_across")
+    else:
+        kernels = logsumexp.logcumsumexp_along, logsumexp.logcumsumexp_across
+        side = 128 * (4 if desc.element.accumulator is ElementKind.F64 else 8)
+        return _program(desc, views, kernels, desc.reverse, option, side)
+    return _program(desc, views, kernels, desc.reverse, option)
+
+
+def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
+    if not keeps_y(desc):
+        y = None
+    views = [dy, dx, x, y]
+    option = 0
+    reverse = not desc.reverse
+    side = None
+    if desc.kind is K.CUMSUM:
+        kernels = sum_.cumsum_along, sum_.cumsum_across
+    elif desc.kind is K.CUMPROD and y is not None:
+        kernels = product.cumprod_backward_along, product.cumprod_backward_across
+    elif desc.kind is K.CUMPROD:
+        kernels = product.cumprod_recomputed_along, product.cumprod_recomputed_across
+        reverse, side = desc.reverse, product.SIDE
+    elif desc.kind in (K.CUMMAX, K.CUMMIN):
+        option, reverse, side = _sign(desc), desc.reverse, extremum.SIDE
+        name = desc.ties.value + "_backward"
+        kernels = getattr(extremum, name + "_along"), getattr(extremum, name + "_across")
+    elif y is None:
+        kernels = logsumexp.logcumsumexp_recomputed_along, logsumexp.logcumsumexp_recomputed_across
+        reverse, side = desc.reverse, logsumexp.SIDE
+    else:
+        kernels = logsumexp.logcumsumexp_backward_along, logsumexp.logcumsumexp_backward_across
+        side = 128 * (4 if desc.element.accumulator is ElementKind.F64 else 8)
+    return _program(desc, views, kernels, reverse, option, side)
+
+
+def _sign(desc: Any) -> int:
+    if desc.kind is K.CUMMAX:
+        return 0
+    return -(1 << 63) if desc.element is ElementKind.F64 else -(1 << 31)
+
+
+def _program(desc, views, kernels, reverse, option, side=None) -> Program:
+    present = next(v for v in views if v is not None)
+    strides = [(v or present).strides for v in views]
+    strides += [present.strides] * (4 - len(strides))
+    loops = along_axis(desc.input_shape, desc.scan_axis, strides)
+    n = loops.extent
+    tensors = sum(v is not None for v in views)
+    across = 4 if desc.element.accumulator is ElementKind.F64 else 8
+    if loops.columns:
+        columns, strip = loops.rest.extents[-1], side or 256 * across
+        items = loops.rest.count // columns * -(-columns // strip) if n and columns else 0
+    else:
+        columns = strip = 1
+        items = loops.rest.count if n else 0
+    size = n * min(strip, columns) * desc.element.itemsize * tensors
+    phase = Phase(kernels[loops.columns], items, grain_for(size))
+    pad = (0,) * (4 - len(views))
+    stream = int(streams(n * loops.rest.count * desc.element.itemsize))
+    words = (
+        *pad,
+        columns,
+        strip,
+        stream,
+        option,
+        -1 if desc.reverse else 0,
+        *axis_words(loops, reverse),
+    )
+    return Program((phase,), words)

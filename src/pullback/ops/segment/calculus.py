@@ -5,6 +5,7 @@ these two, with a Jacobian between them that has one entry per element of x."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents, previous
@@ -123,7 +124,20 @@ def _prod_backward(
     return spread * xp.take(others, xp.argsort(order), 0)
 
 
-CALCULUS = {
+def _batch(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: dict[str, Any]
+) -> Any:
+    """With ids in common a batch is one more column; with ids of their own, one by one."""
+    if "segment_ids" in mapped:
+        return None
+    for name in function.tensors.keys() - function.indices:
+        x = arguments[name]
+        x = x if name in mapped else xp.broadcast_to(x, (size, *x.shape))
+        arguments[name] = xp.moveaxis(x, 0, 1)
+    return xp.moveaxis(function(**arguments), 1, 0)
+
+
+RULES = {
     **_additive(f.segment_sum, f.segment_sum_backward),
     **_additive(f.segment_mean, f.segment_mean_backward),
     **_extremum(f.segment_max, f.segment_max_backward),
@@ -131,3 +145,4 @@ CALCULUS = {
     "segment_prod": Calculus(_prod_pull, _prod_push),
     "segment_prod_backward": Calculus(composed=_prod_backward),
 }
+CALCULUS = {name: replace(rules, batch=_batch) for name, rules in RULES.items()}

@@ -17,7 +17,7 @@ from pullback.cpu.loops import axis_words
 from pullback.cpu.loops import offset as loop_offset
 from pullback.cpu.memory import as_i64_pointer
 from pullback.cpu.program import TENSORS, WORKSPACE
-from pullback.tensor.layout import AxisLoops, Loops, merge
+from pullback.tensor.layout import AxisLoops, Loops, Shape, Strides, contiguous_strides, merge
 from pullback.tensor.view import TensorRef
 
 SOURCE, IDS, TARGET, ORDER, OFFSETS, SAVED = range(TENSORS, TENSORS + 6)
@@ -43,20 +43,39 @@ FIRST = TENSORS + SLOTS
     LONG_AT,  # which segment each block of a long segment belongs to
     PARTIALS_AT,
     LIMIT_AT,  # a word in the workspace: positions from there on are left out; -1: none are
-    ROW_LOOPS,  # loops over positions: ids, then the source
+    ROW_LOOPS,  # loops over positions: ids, then the tensor with a row for each
     COLUMN_LOOPS,  # loops over columns: source, target, then the saved input
     COLUMNS,
-    SOURCE_ROW,  # element stride between rows, if one is enough
-    TARGET_ROW,
-    SAVED_ROW,
+    POSITION_ROW,  # element stride between rows of the tensor with a row for each position
+    SEGMENT_ROW,  # and of the one with a row for each segment
+    SAVED_ROW,  # and of the saved input
     DIVIDE,  # by the number of rows
     ACCUMULATE,  # add to what is there
     EMPTY,  # what a segment without rows gets
     STREAMING,
-    OPTION,  # the kernel's own
-    SECOND,
-) = range(FIRST, FIRST + 30)
-LOOPS = SECOND + 1
+    SIGN,  # -1 where minima are sought as maxima
+    TIES,
+    # Bags of an embedding:
+    BAGS,
+    BAG_CHUNKS,
+    BAG_FINDINGS_AT,
+    BORDERS_AT,  # where each bag begins, and where the last one ends
+    BAG_OF_AT,  # the bag of each position
+    BAG_SIZES_AT,  # how many kept positions each bag has; terms are divided by it
+    FREQUENCIES_AT,  # how many kept positions hold each row
+    VOCABULARY,
+    PADDING_ROW,
+    OFFSETS_COUNT,
+    OFFSETS_STEP,
+    WEIGHTS_STEP,
+    D_WEIGHTS_STEP,
+    WINNERS_ROW,
+    WINNERS_STEP,
+    TABLE_ROW,
+    TABLE_STEP,
+    OTHER_WORDS,  # where a second set of words begins
+) = range(FIRST, FIRST + 48)
+LOOPS = OTHER_WORDS + 1
 
 # Where a table lives, if not in the workspace.
 NOWHERE, IN_SLOT = -1, -2
@@ -83,28 +102,72 @@ class Room:
         return at
 
 
-def layout_words(
-    values: dict[int, int], rows: Loops, columns: AxisLoops, slots: int
-) -> tuple[int, ...]:
-    """All words of a program, for a record of so many slots."""
-    row_words = axis_words(AxisLoops(1, (0,) * len(rows.strides), rows, False))
-    values[ROW_LOOPS], values[COLUMN_LOOPS] = LOOPS, LOOPS + len(row_words)
-    fixed = [values.get(at, 0) for at in range(FIRST, LOOPS)]
-    return (*(0,) * (SLOTS - slots), *fixed, *row_words, *axis_words(columns))
+def layout_words(slots: int, *sets: tuple[dict[int, int], Loops, AxisLoops]) -> tuple[int, ...]:
+    """All words of a program, for a record of so many slots: values, rows and columns, and perhaps
+    a second set of them."""
+    found, begin = [0] * (SLOTS - slots), FIRST
+    for values, rows, columns in sets:
+        row_words = axis_words(AxisLoops(1, (0,) * len(rows.strides), rows, False))
+        column_words = axis_words(columns)
+        loops = begin + LOOPS - FIRST
+        places = {ROW_LOOPS: loops, COLUMN_LOOPS: loops + len(row_words)}
+        begin = loops + len(row_words) + len(column_words)
+        values = {**values, **places, OTHER_WORDS: begin}
+        found += [values.get(at, 0) for at in range(FIRST, LOOPS)]
+        found += [*row_words, *column_words]
+    return tuple(found)
 
 
-def column_loops(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> AxisLoops:
-    """The innermost loop over columns as the axis, the others around it."""
-    loops = merge(shape, strides)
+def _together(shape: Shape, layouts: Sequence[tuple[Shape, Strides]]) -> list[Strides]:
+    """Strides along `shape` of tensors that have these axes, or one axis (or none, of one position)
+    for all of them."""
+    pieces = contiguous_strides(shape)
+    return [
+        strides if extents == shape else tuple(sum(strides) * piece for piece in pieces)
+        for extents, strides in layouts
+    ]
+
+
+def _three(views: Sequence[TensorRef]) -> list[TensorRef]:
+    """Source, target and saved input: what a plan has not is filled up with what it has."""
+    return [*views, *views[-1:] * (3 - len(views))]
+
+
+def column_loops(views: Sequence[TensorRef]) -> AxisLoops:
+    """The loops over all axes but the first: the innermost as the axis, the others around it."""
+    views = _three(views)
+    layouts = [(view.extents[1:], view.strides[1:]) for view in views]
+    shape = max((extents for extents, _ in layouts), key=len, default=())
+    loops = merge(shape, _together(shape, layouts))
     if not loops.extents:
-        return AxisLoops(1, (1,) * len(strides), loops, False)
+        return AxisLoops(1, (1,) * len(views), loops, False)
     outer = Loops(loops.extents[:-1], tuple(s[:-1] for s in loops.strides))
     return AxisLoops(loops.extents[-1], tuple(s[-1] for s in loops.strides), outer, False)
 
 
-def row_loops(shape: tuple[int, ...], views: Sequence[TensorRef]) -> Loops:
-    """The loops over positions, in their order, of tensors whose first axes they are."""
-    return merge(shape, [view.strides[: len(shape)] for view in views], ordered=True)
+def last_axis(views: Sequence[TensorRef]) -> AxisLoops:
+    """Columns that are the last axis of every tensor."""
+    views = _three(views)
+    none = Loops((), ((),) * len(views))
+    return AxisLoops(views[0].extents[-1], tuple(view.strides[-1] for view in views), none, False)
+
+
+def row_loops(*layouts: tuple[Shape, Strides]) -> Loops:
+    """The loops over positions, in their order: extents and strides of each tensor's row axes."""
+    shape = max((extents for extents, _ in layouts), key=len)
+    return merge(shape, _together(shape, layouts), ordered=True)
+
+
+def first_axis(view: TensorRef) -> tuple[Shape, Strides]:
+    return view.extents[:1], view.strides[:1]
+
+
+def all_but_last(view: TensorRef) -> tuple[Shape, Strides]:
+    return view.extents[:-1], view.strides[:-1]
+
+
+def all_axes(view: TensorRef) -> tuple[Shape, Strides]:
+    return view.extents, view.strides
 
 
 # --- finding the way ----------------------------------------------------------------------------
@@ -133,65 +196,10 @@ def has_order(task):
 
 @register_jitable
 def position_offset(task, tensor, n):
-    """Offset of position n in the ids (0) or in the source (1)."""
+    """Offset of position n in the ids (0) or in the tensor with a row for each (1)."""
     return loop_offset(words(task, word(task, ROW_LOOPS)), tensor, n)
 
 
-@register_jitable
-def segment_end(task, offsets, s):
-    """One past the last sorted row of segment s; a padding segment has no rows."""
-    return offsets[s + 1 if s != word(task, PADDING) else s]
-
-
-@register_jitable
-def locate(offsets, segments, at):
-    """The last segment that begins at or before place `at` of the walk.
-
-    The walk visits each segment once for itself and once for each of its rows, so that equal
-    pieces of it are equal work, however the rows are spread."""
-    low, high, base = 0, segments, offsets[0]
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if offsets[middle] - base + middle <= at:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@register_jitable
-def first_block(task, offsets, lo):
-    """The first block that begins at or after place `lo` of the walk: its segment and number."""
-    segments = word(task, SEGMENTS)
-    if segments == 0:
-        return 0, 0
-    s = locate(offsets, segments, lo)
-    k = (lo - (offsets[s] - offsets[0] + s) + BLOCK - 1) // BLOCK
-    if k > 0 and offsets[s] + k * BLOCK >= segment_end(task, offsets, s):
-        return s + 1, 0
-    return s, k
-
-
-@register_jitable
-def next_block(task, offsets, s, k):
-    if offsets[s] + (k + 1) * BLOCK < segment_end(task, offsets, s):
-        return s, k + 1
-    return s + 1, 0
-
-
-@register_jitable
-def begins_before(task, offsets, s, k, hi):
-    """Whether block k of segment s exists and begins before place `hi` of the walk."""
-    return s < word(task, SEGMENTS) and offsets[s] - offsets[0] + s + k * BLOCK < hi
-
-
-@register_jitable
-def long_slot(offsets, s, k):
-    """The number of block k among the blocks of long segments. Those have at least two blocks, so
-    twice the start of one is past the last block of the one before."""
-    return 2 * ((offsets[s] - offsets[0]) // BLOCK) + k
-
-
 def long_slots(rows: int) -> int:
-    """How many numbers `long_slot` can give."""
+    """How many numbers `cpu_walk.long_slot` can give."""
     return 2 * (rows // BLOCK) + 1

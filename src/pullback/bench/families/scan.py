@@ -1,0 +1,254 @@
+"""Scans: rows, peers and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pullback.bench.figures import (
+    At,
+    Figure,
+    ahead,
+    as_exact,
+    into,
+    never_behind,
+    no_slower,
+    of_copy,
+)
+from pullback.bench.problem import Take
+from pullback.bench.workload import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    Draw,
+    Family,
+    Make,
+    Peers,
+    Workload,
+    take_columns,
+    take_rows,
+)
+from pullback.verify.subject import Arguments
+
+OPS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+EXTREMA = ("cummax", "cummin")
+
+
+def _plain(draw: Draw, op: str, *shape: int) -> Any:
+    return draw.near_one(*shape) if op == "cumprod" else draw.normal(*shape)
+
+
+def _x(*shape: int, axis: int = -1) -> Make:
+    return lambda draw, op: {"x": _plain(draw, op, *shape), "axis": axis}
+
+
+def _with_zeros(*shape: int) -> Make:
+    """Three zeros in every row: where dividing by the input gives NaN."""
+
+    def make(draw: Draw, op: str) -> Arguments:
+        x = draw.near_one(*shape)
+        for column in (shape[-1] // 5, shape[-1] // 2, shape[-1] - 2):
+            x[..., column] = 0
+        return {"x": x, "axis": -1}
+
+    return make
+
+
+def _sorted(*shape: int) -> Make:
+    """Every element a new extremum."""
+
+    def make(draw: Draw, op: str) -> Arguments:
+        row = np.linspace(-1, 1, shape[-1]) * (1 if op == "cummax" else -1)
+        return {"x": draw.of(np.broadcast_to(row, shape)), "axis": -1}
+
+    return make
+
+
+def _tied(*shape: int) -> Make:
+    return lambda draw, op: {"x": draw.of(np.ones(shape)), "axis": -1}
+
+
+def _masked(*shape: int) -> Make:
+    """A prefix of -inf, as masks leave it."""
+
+    def make(draw: Draw, op: str) -> Arguments:
+        x = draw.normal(*shape)
+        x[..., : shape[-1] // 3] = -np.inf
+        return {"x": x, "axis": -1}
+
+    return make
+
+
+def _ramp(*shape: int) -> Make:
+    """Steep: exponentials of neighbours are out of each other's range."""
+
+    def make(draw: Draw, op: str) -> Arguments:
+        return {"x": draw.of(np.broadcast_to(10.0 * np.arange(shape[-1]), shape)), "axis": -1}
+
+    return make
+
+
+def _whole(array: Any) -> Any:
+    return array
+
+
+_TINY = ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))
+_SMALL = frozenset({"small"})
+# PyTorch gives the last of equal extrema the gradient, and 16 bits leave many equal.
+_LAST = {"ties": "last"}
+
+
+def _halves(name: str, ops: tuple[str, ...], make: Make, take: Take, **more: Any) -> Workload:
+    return Workload(name, ops, make, take, (BF16, F16), **more)
+
+
+def _random(shape: tuple[int, int]) -> tuple[Workload, ...]:
+    rest = tuple(op for op in OPS if op not in EXTREMA)
+    return (
+        Workload("random", OPS, _x(*shape), _whole, (F32, F64)),
+        _halves("random", rest, _x(*shape), _whole),
+        _halves("random", EXTREMA, _x(*shape), _whole, options=_LAST),
+    )
+
+
+WORKLOADS = (
+    Workload("4096x4096", OPS, _x(4096, 4096), take_rows, (F32, F64)),
+    _halves("4096x4096", tuple(o for o in OPS if o not in EXTREMA), _x(4096, 4096), take_rows),
+    _halves("4096x4096", EXTREMA, _x(4096, 4096), take_rows, options=_LAST),
+    Workload("zeros", ("cumprod",), _with_zeros(4096, 4096), take_rows, directions=("backward",)),
+    Workload("sorted", EXTREMA, _sorted(4096, 4096), take_rows, directions=("backward",)),
+    Workload("tied", EXTREMA, _tied(4096, 4096), take_rows, directions=("backward",)),
+    Workload("64x262144", OPS, _x(64, 1 << 18)),
+    Workload("1x16M", OPS, _x(1, 1 << 24)),
+    Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns),
+    Workload("middle axis", OPS, _x(64, 1024, 256, axis=1), take_rows),
+    *(
+        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=_SMALL)
+        for rows, columns in _TINY
+    ),
+)
+
+# --- peers ----------------------------------------------------------------------------------------
+
+Table = Mapping[str, Callable[..., Any]]
+
+
+def _torch() -> Table:
+    import torch
+
+    return {
+        "cumsum": lambda x, axis, **_: torch.cumsum(x, axis),
+        "cumprod": lambda x, axis, **_: torch.cumprod(x, axis),
+        "cummax": lambda x, axis, **_: torch.cummax(x, axis).values,
+        "cummin": lambda x, axis, **_: torch.cummin(x, axis).values,
+        "logcumsumexp": lambda x, axis, **_: torch.logcumsumexp(x, axis),
+    }
+
+
+def _torch_out() -> Table:
+    import torch
+
+    return {
+        "cumsum": lambda x, axis, out, **_: torch.cumsum(x, axis, out=out),
+        "cumprod": lambda x, axis, out, **_: torch.cumprod(x, axis, out=out),
+        "logcumsumexp": lambda x, axis, out, **_: torch.logcumsumexp(x, axis, out=out),
+    }
+
+
+def _jax() -> Table:
+    import jax
+    import jax.numpy as jnp
+
+    def scan(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, axis, **_: function(x, axis=axis % x.ndim)
+
+    return {
+        "cumsum": scan(jnp.cumsum),
+        "cumprod": scan(jnp.cumprod),
+        "cummax": scan(jax.lax.cummax),
+        "cummin": scan(jax.lax.cummin),
+        "logcumsumexp": scan(jax.lax.cumlogsumexp),
+    }
+
+
+def _numpy() -> Table:
+    return {
+        "cumsum": lambda x, axis, **_: np.cumsum(x, axis, dtype=x.dtype),
+        "cumprod": lambda x, axis, **_: np.cumprod(x, axis, dtype=x.dtype),
+        "cummax": lambda x, axis, **_: np.maximum.accumulate(x, axis),
+        "cummin": lambda x, axis, **_: np.minimum.accumulate(x, axis),
+        "logcumsumexp": lambda x, axis, **_: np.logaddexp.accumulate(x, axis),
+    }
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+# Fractions of a copy that each kernel reaches into given outputs.
+_OF_COPY = {
+    ("cumsum", "forward"): 0.75,
+    ("cumsum", "backward"): 0.75,
+    ("cumprod", "backward"): 0.8,
+    ("cummax", "backward"): 0.8,
+    ("cummin", "backward"): 0.8,
+    ("logcumsumexp", "forward"): 0.55,
+    ("logcumsumexp", "backward"): 0.85,
+}
+_OVER_TORCH = {"cumsum": 4.0, "cumprod": 6.0, "cummax": 3.0, "logcumsumexp": 40.0}
+_HALF = {"cumsum": 0.7, "cumprod": 0.7, "cummax": 0.7, "logcumsumexp": 1.0}
+
+
+def _figures() -> tuple[Figure, ...]:
+    main = [of_copy(bound, At(op, way)) for (op, way), bound in _OF_COPY.items()]
+    hard = [of_copy(0.8, At(op, "backward", data)) for op in EXTREMA for data in ("sorted", "tied")]
+    long = [of_copy(0.9 * bound, At(*key, "64x262144")) for key, bound in _OF_COPY.items()]
+    # A bound above what the op reaches in many rows would ask a single row to be faster.
+    one = [of_copy(min(0.6, 0.8 * b), At(*key, "1x16M")) for key, b in _OF_COPY.items()]
+    axes = [
+        no_slower(
+            1.2,
+            f"{op} {way}, {where}: time over the last axis",
+            into(At(op, way, where)),
+            into(At(op, way)),
+        )
+        for op, way in _OF_COPY
+        for where in ("axis 0", "middle axis")
+    ]
+    halves = [
+        no_slower(
+            bound,
+            f"{op} {way} {kind}: time over f32",
+            into(At(op, way, dtype=kind)),
+            into(At(op, way)),
+        )
+        for op, bound in _HALF.items()
+        for way in ("forward", "backward")
+        for kind in ("bf16", "f16")
+    ]
+    torch = [ahead(bound, At(op, "backward"), "torch") for op, bound in _OVER_TORCH.items()]
+    zeros = ahead(15.0, At("cumprod", "backward", "zeros"), "torch")
+    jax = [ahead(3.0, At(op, "backward"), "jax") for op in _OVER_TORCH]
+    behind = never_behind("scan", "small"), never_behind("scan")
+    return (*main, *hard, *long, *one, *axes, *halves, *torch, zeros, *jax, *behind, EXACT)
+
+
+EXACT = as_exact("scan")
+
+FAMILY = Family(
+    name="scan",
+    ops=OPS,
+    workloads=WORKLOADS,
+    demo=WORKLOADS[:1],
+    grow=lambda draw, op, batch, axis: {"x": _plain(draw, op, batch, axis), "axis": -1},
+    natures=(
+        *_random((16, 4096)),
+        Workload("zeros", ("cumprod",), _with_zeros(16, 512), _whole),
+        Workload("ties", EXTREMA, _tied(4, 512), _whole),
+        Workload("-inf prefix", ("logcumsumexp",), _masked(16, 512), _whole),
+        Workload("steep ramp", ("logcumsumexp",), _ramp(4, 512), _whole),
+    ),
+    peers=Peers({"torch": _torch, "torch out": _torch_out, "jax": _jax, "numpy": _numpy}),
+    figures=_figures(),
+)

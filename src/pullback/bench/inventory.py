@@ -1,0 +1,216 @@
+"""Every kernel there is, enumerated from the plan records: for the catalog and for compiling ahead.
+
+A record does not list its kernels, but its descriptor's fields do: every member of an enumeration,
+both values of a flag, a few shapes. What the record's own validation refuses does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from itertools import product
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+import pullback
+from pullback.contract.element import FLOATS, ElementKind
+from pullback.contract.errors import PullbackError
+from pullback.contract.guarantee import KernelSku, PlanPreference
+from pullback.contract.kinds import BackendKind
+from pullback.contract.record import PlanRecord, Slot
+from pullback.plan.plan import Plan
+from pullback.plan.stream import Stream
+
+AnyPlan = type[Plan[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A shape for tensors, and a count for what is counted."""
+
+    shape: tuple[int, ...]
+    count: int
+
+
+SMALL = Size((4, 8), 8)
+# Rows and columns, short and long, one row alone, results large enough to be written past caches.
+SIZES = (
+    SMALL,
+    Size((8, 4), 8),
+    Size((3, 4, 5), 8),
+    Size((64, 1000), 1000),
+    Size((1, 1 << 20), 4096),
+    Size((4096, 2048), 4096),
+)
+
+# What the costs of an op are quoted at.
+TRAINING = Size((4096, 4096), 4096)
+
+_MODES = ("sum", "mean", "max")
+
+
+def plans() -> Iterator[tuple[str, AnyPlan]]:
+    """Every plan class, with the name of its family."""
+    for family in pullback._FAMILIES:
+        package = import_module(f"pullback.ops.{family}")
+        if not package.__all__:
+            continue
+        contract = import_module(f"{package.__name__}.contract")
+        named = {**vars(contract), **vars(package)}.values()
+        for value in dict.fromkeys(v for v in named if isinstance(v, type)):
+            if issubclass(value, Plan) and hasattr(value, "record"):
+                yield family, value
+
+
+def _choices(name: str, hint: Any, size: Size) -> tuple[Any, ...]:
+    if hint is ElementKind:
+        return FLOATS
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return tuple(hint)
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if get_origin(hint) is tuple:
+        return (size.shape,)
+    if name.endswith("_axis"):
+        return tuple(range(len(size.shape)))
+    plain: dict[Any, tuple[Any, ...]] = {
+        bool: (False, True),
+        int: (size.count,),
+        float: (0.25,),
+        str: _MODES,
+    }
+    if hint in plain:
+        return plain[hint]
+    return tuple(c for part in get_args(hint) for c in _choices(name, part, size)) or (None,)
+
+
+def descriptors(plan: AnyPlan, size: Size = SMALL, options: bool = False) -> Iterator[Any]:
+    """Valid descriptors of a record; with `options`, its flags and rules in every combination."""
+    kind = plan.record.descriptor
+    hints, choices = get_type_hints(kind), {}
+    for field in fields(kind):
+        optional = field.default is not MISSING
+        decides = hints[field.name] is bool or isinstance(hints[field.name], type)
+        if not optional or (options and decides):
+            choices[field.name] = _choices(field.name, hints[field.name], size)
+    for values in product(*choices.values()):
+        descriptor = kind(**dict(zip(choices, values, strict=True)))
+        try:
+            plan.record.validate(descriptor)
+        except PullbackError:
+            continue
+        yield descriptor
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the catalog: one op in one direction, for all dtypes it has."""
+
+    op: str
+    family: str
+    plan: AnyPlan
+    skus: tuple[KernelSku, ...]
+    descriptor: Any
+
+    @property
+    def record(self) -> PlanRecord:
+        return self.plan.record
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(sku.element.value for sku in self.skus))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return (*(kind.value for kind in self.record.backends), "reference")
+
+    @property
+    def reproducibility(self) -> str:
+        worst = min(sku.precision_guarantee.reproducibility for sku in self.skus)
+        return worst.name.lower().replace("_", " ")
+
+    @property
+    def accumulators(self) -> str:
+        """What sums are carried in, by dtype."""
+        pairs = [(s.element.value, s.precision_guarantee.accumulator.value) for s in self.skus]
+        return ", ".join(f"{element} in {acc}" for element, acc in dict(pairs).items())
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        kinds = {k.value for s in self.record.slots if s.holds and not s.written for k in s.holds}
+        return tuple(sorted(kinds))
+
+
+def _skus(plan: AnyPlan, descriptor: Any) -> Iterator[KernelSku]:
+    """Who serves a descriptor on this machine. The reference plan knows without loading kernels."""
+    wanted = PlanPreference(prefer_backend=BackendKind.REFERENCE)
+    sku = plan.select(Stream.cpu(), descriptor, wanted).sku
+    if BackendKind.NUMBA in plan.record.backends:
+        yield replace(sku, backend=BackendKind.NUMBA)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """The catalog, in the order of the families."""
+    found: dict[tuple[str, str], Entry] = {}
+    for family, plan in plans():
+        by_kind: dict[Any, list[Any]] = {}
+        for descriptor in descriptors(plan):
+            by_kind.setdefault(plan.record.kind(descriptor), []).append(descriptor)
+        for group in by_kind.values():
+            skus = tuple(dict.fromkeys(sku for d in group for sku in _skus(plan, d)))
+            op = plan.record.op(group[0])
+            usual = next(d for d in group if d.element is ElementKind.F32)
+            found[op, plan.record.name] = Entry(op, family, plan, skus, usual)
+    return tuple(found.values())
+
+
+# --- laying out ahead -----------------------------------------------------------------------------
+
+
+def _strided(array: Any) -> Any:
+    """A view with gaps: the general kernels, not those for contiguous rows."""
+    room = np.empty(tuple(2 * n for n in array.shape), array.dtype)
+    return room[tuple(slice(None, None, 2) for _ in array.shape)]
+
+
+LAYOUTS = {"contiguous": lambda a: a, "transposed": np.asfortranarray, "strided": _strided}
+
+
+def _tensor(slot: Slot, descriptor: Any, index: ElementKind, layout: Any) -> Any:
+    held = slot.elements(descriptor.element)
+    element = index if index in held else held[-1]
+    shape = slot.shape(descriptor)
+    return layout(np.empty(shape, element.dtype)) if shape else np.empty(shape, element.dtype)
+
+
+def launches(family: str, plan: AnyPlan) -> Iterator[str]:
+    """Lay out a record's plans for every size, option and layout; each step compiles what is new.
+
+    Nothing runs and no large memory is touched: pages that are never written do not exist."""
+    slots = plan.record.slots
+    kinds = (
+        (ElementKind.I64, ElementKind.I32) if any(s.holds for s in slots) else (ElementKind.I64,)
+    )
+    for size in SIZES:
+        for descriptor in descriptors(plan, size, options=size is SMALL):
+            ready = plan.select(Stream.cpu(), descriptor)
+            yield f"{ready.op} {descriptor.element.value}"
+            layouts = LAYOUTS if size.count <= 1000 else ("contiguous",)
+            for layout, index in product(layouts, kinds):
+                for optional in (True, False):
+                    arrays = [
+                        _tensor(slot, descriptor, index, LAYOUTS[layout])
+                        if slot.used(descriptor)
+                        and not slot.part_of
+                        and (optional or slot.needed(descriptor))
+                        else None
+                        for slot in slots
+                    ]
+                    try:
+                        ready.lay_out(arrays)
+                    except PullbackError:
+                        continue  # a combination of options the arguments rule out

@@ -1,0 +1,231 @@
+"""Small costs: a call on 4x8 numbers, the import, the first call of a process; and training steps
+through the frameworks, where their own overhead counts too."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from pullback.bench import peers
+from pullback.bench.figures import At, Figure, ahead, bounded, no_slower, peak
+from pullback.bench.memory import environment
+from pullback.bench.race import Effort, race
+from pullback.bench.results import OURS, Overhead, RowResult
+from pullback.bench.workload import Draw, Family, Workload, families
+from pullback.contract.element import ElementKind
+from pullback.verify.subject import subjects
+
+NAME = "overhead"
+EFFORT = Effort(rounds=31, seconds=0.1, least=5, sample=1e-3)
+
+PLAN, FUNCTION = "plan.run on 4x8 f32", "function on 4x8 f32"
+IMPORT, FIRST = "import pullback, beyond NumPy", "first call of a process, warm cache"
+EAGER, GRAD = "torch tensor, no grad", "torch tensor, forward with grad"
+COMPILED, JITTED = "torch.compile beyond eager", "jax.jit beyond a jnp add"
+
+BOUNDS = {
+    PLAN: 4e-6,
+    FUNCTION: 6e-6,
+    IMPORT: 60e-3,
+    FIRST: 0.7,
+    EAGER: 6e-6,
+    GRAD: 15e-6,
+    COMPILED: 5e-6,
+    JITTED: 3e-6,
+}
+
+
+def _tiny() -> Any:
+    return np.arange(32, dtype=np.float32).reshape(4, 8)
+
+
+def _entry(what: str, seconds: float) -> Overhead:
+    return Overhead(what, seconds, BOUNDS[what])
+
+
+def calls() -> Iterator[Overhead]:
+    """The plan and the function on almost nothing."""
+    from pullback.bench.problem import Problem
+
+    problem = Problem(subjects()["cumsum"], {"x": _tiny(), "axis": -1})
+    run, _ = problem.into_outputs()
+    function, x = problem.subject.function, problem.arguments["x"]
+    took = race({PLAN: run, FUNCTION: lambda: function(x)}, EFFORT)
+    yield from (_entry(what, timing.median) for what, timing in took.items())
+
+
+_IMPORT = (
+    "import numpy, time; t = time.perf_counter(); import pullback; print(time.perf_counter() - t)"
+)
+_FIRST = (
+    "import time, numpy as np, pullback; x = np.ones((4, 8), np.float32); "
+    "t = time.perf_counter(); pullback.cumsum(x); print(time.perf_counter() - t)"
+)
+
+
+def starts(times: int = 5) -> Iterator[Overhead]:
+    """What a new process pays; the cache is warm after the first."""
+    for what, code in ((IMPORT, _IMPORT), (FIRST, _FIRST)):
+        yield _entry(what, statistics.median([_child(code) for _ in range(times + 1)][1:]))
+
+
+def _child(code: str) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    return float(done.stdout)
+
+
+def torch_calls() -> Iterator[Overhead]:
+    import torch
+
+    cumsum = subjects()["cumsum"].function
+    plain, leaf = torch.from_numpy(_tiny()), torch.from_numpy(_tiny()).requires_grad_(True)
+    compiled = torch.compile(lambda t: cumsum(t))
+    compiled(plain)
+    runs = {EAGER: lambda: cumsum(plain), GRAD: lambda: cumsum(leaf), "c": lambda: compiled(plain)}
+    took = race(runs, EFFORT)
+    yield _entry(EAGER, took[EAGER].median)
+    yield _entry(GRAD, took[GRAD].median)
+    yield _entry(COMPILED, took["c"].median - took[EAGER].median)
+
+
+def jax_calls() -> Iterator[Overhead]:
+    import jax
+    import jax.numpy as jnp
+
+    cumsum = subjects()["cumsum"].function
+    x = jnp.asarray(_tiny())
+    ours, theirs = jax.jit(lambda a: cumsum(a)), jax.jit(lambda a: jnp.add(a, a))
+    runs: dict[str, Callable[[], Any]] = {
+        "ours": lambda: jax.block_until_ready(ours(x)),
+        "theirs": lambda: jax.block_until_ready(theirs(x)),
+    }
+    for run in runs.values():
+        run()
+    took = race(runs, EFFORT)
+    yield _entry(JITTED, took["ours"].median - took["theirs"].median)
+
+
+CALLS = {"torch": torch_calls, "jax": jax_calls}
+
+
+# --- training steps -------------------------------------------------------------------------------
+
+
+def _workload(family: Family, op: str) -> Workload:
+    """The large rows of a family; the unsorted ones of segments, which is what training has."""
+    named = [w for w in family.workloads if op in w.ops and "step" in w.tags]
+    return (named or [w for w in family.workloads if op in w.ops])[0]
+
+
+def _torch_step(function: Callable[..., Any], arguments: Any, wrt: Any, dy: Any) -> Any:
+    import torch
+
+    arrays = {k: peers.to_torch(v) for k, v in arguments.items() if hasattr(v, "dtype")}
+    inputs = [arrays[name].requires_grad_(True) for name in wrt]
+    given, g = {**arguments, **arrays}, peers.to_torch(dy)
+    return lambda: torch.autograd.grad(function(**given), inputs, g)
+
+
+def _jax_step(function: Callable[..., Any], arguments: Any, wrt: Any, dy: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    arrays = {k: jnp.asarray(v) for k, v in arguments.items() if hasattr(v, "dtype")}
+    rest = {k: v for k, v in arguments.items() if k not in arrays}
+    inputs, g = [arrays.pop(name) for name in wrt], jnp.asarray(dy)
+
+    def both(given: Any, g: Any) -> Any:
+        names = dict(zip(wrt, given, strict=True))
+        y, pull = jax.vjp(lambda n: function(**n, **arrays, **rest), names)
+        return y, pull(g)
+
+    step = jax.jit(both)
+    return lambda: jax.block_until_ready(step(inputs, g))
+
+
+_STEP = {"torch": _torch_step, "jax": _jax_step}
+# Framework, whose op is the rival, op, and how many times faster the step has to be.
+STEPS: tuple[tuple[str, str, str, float], ...] = (
+    ("torch", "torch", "cumsum", 2.0),
+    ("torch", "torch", "cumprod", 4.0),
+    ("torch", "torch", "logcumsumexp", 20.0),
+    ("torch", "torch", "cummax", 3.0),
+    ("torch", "torch", "embedding", 1.5),
+    ("torch", "torch", "segment_max", 5.0),
+    ("torch", "entmax", "sparsemax", 20.0),
+    ("jax", "jax", "logcumsumexp", 20.0),
+    ("jax", "jax", "cumprod", 3.0),
+    ("jax", "jax", "cummax", 5.0),
+)
+
+
+def step(framework: str, rival: str, op: str, effort: Effort, threads: int) -> RowResult:
+    """Forward and backward through a framework: our function beside the framework's own."""
+    family = families()[subjects()[op].family]
+    workload, draw = _workload(family, op), Draw(ElementKind.F32)
+    forward = workload.forward(op, draw)
+    dy = draw.normal(*forward.answer()[0].shape)
+    theirs = family.peers.table(rival)[op]
+    functions: dict[str, Callable[..., Any]] = {OURS: forward.subject.function, rival: theirs}
+    runs: dict[str, Callable[[], Any]] = {}
+    verdicts: dict[str, str] = {}
+    peers.prepare(framework, threads)
+    for name, function in functions.items():
+        try:
+            runs[name] = _STEP[framework](function, forward.arguments, workload.wrt, dy)
+            runs[name]()
+        except Exception as error:  # a front end may be missing, a framework may refuse
+            runs.pop(name, None)
+            verdicts[name] = f"failed: {type(error).__name__}: {str(error)[:60]}"
+    timings = race(runs, effort) if runs else {}
+    way = f"{framework} step"
+    size = (forward.nbytes, forward.elements, None, True, 0.0)
+    return RowResult(NAME, op, way, workload.name, "f32", *size, timings, verdicts)
+
+
+def through_torch(effort: Effort) -> RowResult:
+    """A large forward on a tensor beside the same on a NumPy array."""
+    forward = families()["scan"].workloads[0].forward("cumsum", Draw(ElementKind.F32))
+    function, x = forward.subject.function, forward.arguments["x"]
+    tensor = peers.to_torch(x)
+    runs: dict[str, Callable[[], Any]] = {
+        OURS: lambda: function(tensor),
+        "numpy array": lambda: function(x),
+    }
+    for run in runs.values():
+        run()
+    size = (forward.nbytes, forward.elements, None, True, 0.0)
+    return RowResult(NAME, "cumsum", "on a tensor", "4096x4096", "f32", *size, race(runs, effort))
+
+
+def has(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+FIGURES: tuple[Figure, ...] = (
+    *(bounded(what, at_most) for what, at_most in BOUNDS.items()),
+    no_slower(
+        1.05,
+        "cumsum 4096x4096 on a torch tensor: time over the NumPy path",
+        At("cumsum", "on a tensor"),
+        At("cumsum", "on a tensor", who="numpy array"),
+    ),
+    peak(0.5, "cumprod", "torch"),
+    peak(0.5, "logcumsumexp", "torch"),
+)
+
+
+def step_figures() -> Iterator[Figure]:
+    """Made late: where a step is measured depends on the families there are."""
+    for framework, rival, op, bound in STEPS:
+        if op in subjects():
+            workload = _workload(families()[subjects()[op].family], op)
+            yield ahead(bound, At(op, f"{framework} step", workload.name), rival)

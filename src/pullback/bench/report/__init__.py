@@ -1,0 +1,1 @@
+"""Results as a page that opens from disk, and as pictures."""

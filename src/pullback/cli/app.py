@@ -1,0 +1,76 @@
+"""The commands and their help. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import typer
+
+from pullback.cli import bench, catalog, demo, doctor, report, verify, warm
+
+app = typer.Typer(
+    name="pullback",
+    help=(
+        "Forward and backward kernels for scans, segments, embeddings and simplex maps.\n\n"
+        "Begin with [bold]pullback demo[/bold]; [bold]pullback list[/bold] shows what there is."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 a check failed, 2 a mistake in the call, 130 interrupted.",
+)
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "list": catalog.list_,
+    "show": catalog.show,
+    "verify": verify.verify,
+    "bench": bench.bench,
+    "report": report.report,
+    "warm": warm.warm,
+    "doctor": doctor.doctor,
+    "catalog": catalog.catalog,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import pullback
+
+        typer.echo(f"pullback {pullback.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    return
+
+
+def run() -> int:
+    """Run the command line; what to exit with."""
+    from pullback.cli.screen import Mistake, tell
+    from pullback.contract.errors import PullbackError
+
+    try:
+        app()
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 1
+    except (Mistake, PullbackError, FileNotFoundError, PermissionError) as error:
+        tell(f"[red]pullback:[/red] {error}")
+        return 2
+    except BrokenPipeError:
+        # The reader has gone (`pullback list | head`): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        tell("interrupted")
+        return 130
+    return 0

@@ -1,0 +1,106 @@
+"""`doctor`: what this machine offers, and what would make it better."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+# What each extra brings: the package that tells whether it is there, and what it is for.
+EXTRAS = {
+    "torch": ("torch", "PyTorch tensors, autograd, torch.compile"),
+    "jax": ("jax", "JAX arrays, jit, grad"),
+    "gpu": ("triton", "Triton kernels"),
+    "cli": ("typer", "this command"),
+    "bench": ("altair", "peers to race against, and the report"),
+}
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Versions, cores, CPU features, threads, cache, GPU, extras; with advice.
+
+    [dim]pullback doctor
+    pullback doctor --json | jq .advice[/dim]
+    """
+    from pullback.cli import screen
+
+    found = findings()
+    if json:
+        screen.as_json(found)
+        return
+    advice = found.pop("advice")
+    table = screen.table("This machine", "what", "found")
+    for key, value in found.items():
+        table.add_row(key, _said(value))
+    screen.show(table)
+    out = screen.console()
+    for line in advice or ("Nothing to improve.",):
+        out.print(f"• {line}", markup=False)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def findings() -> dict[str, Any]:
+    import pullback
+    from pullback.bench.machine import cores, describe, installed
+    from pullback.cpu.kernel import cache_folder
+    from pullback.tensor.recycle import cache_info
+
+    machine = describe(pullback.get_num_threads())
+    folder = cache_folder()
+    kernels = len(list(folder.glob("*.nbc")))
+    missing = {name: use for name, (package, use) in EXTRAS.items() if not installed(package)}
+    found: dict[str, Any] = {
+        "system": f"{machine.system} {machine.arch}, Python {machine.python}",
+        "cpu": machine.cpu,
+        "cores": f"{len(cores())} usable of {os.cpu_count()}",
+        "threads": machine.threads,
+        "features": list(machine.features),
+        "caches": {name: f"{size >> 10} KB" for name, size in machine.caches.items()},
+        "memory": f"{machine.memory / 2**30:.1f} GiB",
+        "versions": machine.versions,
+        "kernel cache": f"{folder} ({kernels} compiled)",
+        "output pool": f"up to {cache_info().limit / 2**20:.0f} MiB",
+        "gpu": _gpu(),
+        "extras": [name for name in EXTRAS if name not in missing],
+    }
+    found["advice"] = list(_advice(machine, kernels, missing, str(folder)))
+    return found
+
+
+def _gpu() -> str:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        return "unknown (PyTorch is not installed)"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    return f"{torch.cuda.get_device_name(0)} ({torch.cuda.device_count()})"
+
+
+def _advice(machine: Any, kernels: int, missing: dict[str, str], folder: str) -> Any:
+    import tempfile
+
+    for name, use in missing.items():
+        yield f"pip install 'pullback[{name}]' adds {use}."
+    if kernels == 0:
+        yield "No kernel is compiled yet: `pullback warm` does it once for all."
+    if folder.startswith(tempfile.gettempdir()):
+        yield "The cache is in a temporary folder: set PULLBACK_CACHE_DIR to one that stays."
+    if machine.threads > machine.cores:
+        yield f"{machine.threads} threads on {machine.cores} cores wait for each other."
+    if "OMP_WAIT_POLICY" not in os.environ and "torch" not in missing:
+        yield "OMP_WAIT_POLICY=PASSIVE keeps PyTorch's idle threads from slowing what runs next."
+    if machine.arch == "x86_64" and "avx2" not in machine.features:
+        yield "This CPU has no AVX2: results are the same, speed is not."
+    if machine.arch == "x86_64" and "f16c" not in machine.features:
+        yield "This CPU has no F16C: float16 runs on a slower exact path."

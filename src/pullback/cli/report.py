@@ -1,0 +1,56 @@
+"""`report`: the results as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pullback.bench.results import Results
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="What `pullback bench --save` wrote.")] = Path(
+        "benchmarks/results.json"
+    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    pictures: Annotated[
+        Path | None, typer.Option(help="Also write the README's pictures into this folder.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page: roofline, speed-ups, growth, accuracy, contracts.
+
+    [dim]pullback bench --save results.json && pullback report results.json
+    pullback report --out report.html --pictures benchmarks[/dim]
+    """
+    from pullback.bench.results import Results
+    from pullback.cli.screen import Mistake, tell
+
+    if not results.exists():
+        raise Mistake(f"there is no {results}; `pullback bench --save {results}` makes it")
+    try:
+        found = Results.load(results)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Mistake(f"{results} is not a result of `pullback bench --save`: {error}") from None
+    write(found, out, pictures)
+    tell(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens from disk")
+
+
+def write(results: Results, out: Path, pictures: Path | None) -> None:
+    from pullback.cli.screen import Mistake
+
+    try:
+        from pullback.bench.report.charts import PICTURES, charts, picture
+        from pullback.bench.report.page import page
+    except ModuleNotFoundError as error:
+        raise Mistake(f"the report needs {error.name}: pip install 'pullback[bench]'") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(results))
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+        drawn = charts(results)
+        for name, width in PICTURES.items():
+            if name in drawn:
+                (pictures / f"{name}.svg").write_text(picture(drawn[name], width))

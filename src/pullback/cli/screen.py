@@ -1,0 +1,83 @@
+"""What the commands share: the terminal, progress, and how mistakes are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+
+class Mistake(Exception):
+    """Something the user can put right; the message says how."""
+
+
+def console() -> Console:
+    return Console(highlight=False)
+
+
+def tell(message: str) -> None:
+    """A word beside the result: on the error stream, so that pipes stay clean."""
+    Console(stderr=True, highlight=False).print(message, soft_wrap=True)
+
+
+def table(title: str, *columns: str, caption: str = "") -> Table:
+    """A plain table; columns that begin with ">" are numbers."""
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+    return made
+
+
+def show(*tables: Table) -> None:
+    """Print tables in full: on a pipe there is no width to respect."""
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = max(screen.width, 160)
+    for one in tables:
+        screen.print(one)
+
+
+def progress() -> Progress:
+    """A bar with what is being done and how long it will take; silent when nobody watches."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def as_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+
+
+def one_of(what: str, value: str, known: Iterable[str]) -> str:
+    """`value` if it is known; else a mistake that offers the nearest names."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    if value in names:
+        return value
+    near = get_close_matches(value, names, 3, 0.5)
+    offer = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(names)}"
+    raise Mistake(f"no {what} is called {value!r}{offer}")

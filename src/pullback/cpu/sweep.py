@@ -1,0 +1,126 @@
+"""Walking lines in tiles: along the axis in registers, or across several lines side by side.
+
+Words of such a kernel, from LINES on: lines that lie side by side (1 along the axis), how many of
+them an item takes, whether outputs outgrow the caches, an option of the family, then the words of
+the axis walk.
+
+An item is a strip of neighbouring lines; along the axis, a single line. A *state* goes from tile to
+tile of a line: any tuple of Vec(L). Across, the states of a strip wait on the stack.
+"""
+
+from typing import Final
+
+from pullback.cpu.block import TENSORS
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import word, words
+from pullback.cpu.loops import extent, offset, step
+from pullback.cpu.memory import is_aligned
+from pullback.cpu.tiles import by_type, moved, turned_round
+
+LINES: Final = TENSORS + 4
+STRIP: Final = LINES + 1
+STREAMS: Final = LINES + 2
+OPTION: Final = LINES + 3
+AXIS: Final = LINES + 5
+
+
+@inlined
+def strip_of(task, item):
+    """The first line of an item, and how many it has."""
+    lines, strip = word(task, LINES), word(task, STRIP)
+    strips = (lines + strip - 1) // strip
+    block = item // strips
+    column = (item - block * strips) * strip
+    return block * lines + column, min(strip, lines - column)
+
+
+@inlined
+def length(task):
+    """Elements along the axis."""
+    return extent(words(task, AXIS))
+
+
+@inlined
+def cursor(task, p, tensor, line, L):
+    """Where a line of a tensor begins; streaming if asked for and if every tile is aligned."""
+    w = words(task, AXIS)
+    i, along = offset(w, tensor, line), step(w, tensor)
+    return p, i, along, word(task, STREAMS) != 0 and _aligned(p, i, along, L)
+
+
+@by_type
+def _aligned(p, i, along, L):
+    if L.literal_value == 1:
+        return lambda p, i, along, L: is_aligned(p, i + 1 if along < 0 else i, 16)
+    return lambda p, i, along, L: is_aligned(p, i, 16) and is_aligned(p, i + along, 16)
+
+
+@inlined
+def backwards(cursors, n):
+    """The same cursors at the far end of n steps, walking back."""
+    return turned_round(moved(cursors, n - 1, 0))
+
+
+@by_type
+def sweep(tile, cursors, n, lines, states, rows, left, L):
+    """tile(cursors, size, state, L) -> state, over n steps of `lines` lines.
+
+    The last `left` steps always belong to a part: a tile that looks one step ahead stays inside.
+    """
+    return _along if L.literal_value == 1 else _across
+
+
+def _along(tile, cursors, n, lines, states, rows, left, L):
+    state = states[0]
+    whole = max(n - left, 0) // rows * rows
+    for k in range(0, whole, rows):
+        state = tile(moved(cursors, k, 0), None, state, L)
+    if whole < n:
+        state = tile(moved(cursors, whole, 0), (n - whole, lines), state, L)
+    states[0] = state
+
+
+def _across(tile, cursors, n, lines, states, rows, left, L):
+    full = lines // L * L
+    whole = max(n - left, 0) // rows * rows
+    for k in range(0, whole, rows):
+        for c in range(0, full, L):
+            states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
+        if full < lines:
+            size = (n - k, lines - full)
+            states[full // L] = tile(moved(cursors, k, full), size, states[full // L], L)
+    if whole < n:
+        for c in range(0, lines, L):
+            size = (n - whole, min(lines - c, L))
+            states[c // L] = tile(moved(cursors, whole, c), size, states[c // L], L)
+
+
+@by_type
+def sweep_back(tile, cursors, n, lines, states, rows, L):
+    """The same tiles, last one first."""
+    return _back_along if L.literal_value == 1 else _back_across
+
+
+def _back_along(tile, cursors, n, lines, states, rows, L):
+    state = states[0]
+    whole = n // rows * rows
+    if whole < n:
+        state = tile(moved(cursors, whole, 0), (n - whole, lines), state, L)
+    for k in range(whole - rows, -1, -rows):
+        state = tile(moved(cursors, k, 0), None, state, L)
+    states[0] = state
+
+
+def _back_across(tile, cursors, n, lines, states, rows, L):
+    full = lines // L * L
+    whole = n // rows * rows
+    if whole < n:
+        for c in range(0, lines, L):
+            size = (n - whole, min(lines - c, L))
+            states[c // L] = tile(moved(cursors, whole, c), size, states[c // L], L)
+    for k in range(whole - rows, -1, -rows):
+        for c in range(0, full, L):
+            states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
+        if full < lines:
+            size = (n - k, lines - full)
+            states[full // L] = tile(moved(cursors, k, full), size, states[full // L], L)

@@ -1,0 +1,226 @@
+"""The native side of XLA's foreign function interface: one handler for every plan.
+
+XLA calls `handle` with a frame that names the buffers of a call and its attributes; its layout is
+that of XLA_FFI_CallFrame in XLA's c_api.h, which promises to keep it. The attribute `launch` is a
+whole launch but for addresses:
+
+    block length, number of places, number of phases,
+    the words of the block,
+    places: (word of the block, operand, byte offset, bytes); operands count the inputs, then the
+    results, whose sizes in bytes matter to the memory below them
+    phases: (kernel key, items, grain, 0)
+
+An executable may be stored and loaded in another process, so nothing in it is an address. Kernels
+go by a key, which `enrol` enters in a table of this process; the handler finds addresses there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+import threading
+from functools import cache
+from typing import Any, Final
+
+from llvmlite import ir
+from llvmlite.binding import add_symbol, address_of_symbol
+from numba import types
+from numba.core.cgutils import unpack_tuple
+from numba.extending import intrinsic, register_jitable
+
+from pullback.contract.element import ElementKind
+from pullback.cpu.atomics import I64, INT, load
+from pullback.cpu.block import DETAIL, STATUS
+from pullback.cpu.kernel import Kernel, native, source_hash
+from pullback.cpu.pool import execute_address, immortal, threads_address
+
+SYMBOL: Final = "pullback_xla"
+
+# Words of the state: addresses of `execute`, of the thread count, of `explain` and of `madvise` (or
+# 0), then the table of kernels.
+EXECUTE, THREADS, EXPLAIN, ADVISE, TABLE = range(5)
+CAPACITY: Final = 1 << 13  # pairs (key, address); far more than there are kernels
+
+# A status no kernel has: the handler met a key that is not in the table.
+UNKNOWN_KERNEL: Final = -1
+
+# XLA hands out results in fresh memory, and the system's first touch of it takes as long as many a
+# kernel. From this size on it is worth a hint that huge pages will do: a tenth of the faults.
+_HUGE: Final = 1 << 22
+_PAGE: Final = 4096
+_MADV_HUGEPAGE: Final = 14
+
+# Words of XLA's structures.
+EXTENSION, API, ARGS, RESULTS, ATTRIBUTES = 1, 2, 7, 12, 17  # of a frame; the last three: size
+DATA: Final = 3  # of a buffer
+ABOUT, LAUNCH = range(2)  # attributes come sorted by name
+
+
+@intrinsic
+def _state(typing_context: Any) -> Any:
+    """Address of the state: a symbol of this process, so cached code stays valid."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = builder.module.globals.get(SYMBOL)
+        state = known or ir.GlobalVariable(builder.module, I64, SYMBOL)
+        state.linkage = "external"
+        return builder.ptrtoint(state, I64)
+
+    return INT(), lower
+
+
+@intrinsic
+def _at(typing_context: Any, address: Any) -> Any:
+    """The words at an address."""
+    signature = types.CPointer(INT)(INT)
+    return signature, lambda context, builder, signature, args: builder.inttoptr(
+        args[0], context.get_value_type(signature.return_type)
+    )
+
+
+@intrinsic
+def _stack(typing_context: Any, count: Any) -> Any:
+    """So many words on the stack of the calling function."""
+    return types.CPointer(INT)(INT), lambda context, builder, signature, args: builder.alloca(
+        I64, size=args[0]
+    )
+
+
+@intrinsic
+def _address(typing_context: Any, words: Any) -> Any:
+    return INT(words), lambda context, builder, signature, args: builder.ptrtoint(args[0], I64)
+
+
+@intrinsic
+def _call(typing_context: Any, function: Any, arguments: Any) -> Any:
+    """Call a C function of words by its address."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values = unpack_tuple(builder, args[1])
+        prototype = ir.FunctionType(I64, [I64] * len(values))
+        return builder.call(builder.inttoptr(args[0], prototype.as_pointer()), values)
+
+    return INT(INT, arguments), lower
+
+
+@register_jitable
+def _find(state, key):
+    """Address of an enrolled kernel, or 0."""
+    place = key % CAPACITY
+    while True:
+        entry = state + (TABLE + 2 * place) * 8
+        known = load(entry)
+        if known == key:
+            return load(entry + 8)
+        if known == 0:
+            return 0
+        place = (place + 1) % CAPACITY
+
+
+@register_jitable
+def _answer_query(extension):
+    """What XLA asks once, before anything runs: which version of its interface this is (0.1)."""
+    metadata = _at(_at(extension)[3])
+    metadata[3] = 1 << 32
+    metadata[4] = 0
+
+
+@register_jitable
+def _failure(frame, block):
+    """The XLA error that explains the status of a block."""
+    return _call(_at(_state())[EXPLAIN], (frame, _address(block)))
+
+
+@native(INT(INT))
+def handle(address):
+    frame = _at(address)
+    if frame[EXTENSION] != 0 and _at(frame[EXTENSION])[1] & 0xFFFFFFFF == 1:
+        _answer_query(frame[EXTENSION])
+        return 0
+    launch = _at(_at(_at(frame[ATTRIBUTES + 3])[LAUNCH])[2])
+    length, places, phases = launch[0], launch[1], launch[2]
+    block, state = _stack(length + 4 * phases), _state()
+    words = _at(state)
+    for word in range(length):
+        block[word] = launch[3 + word]
+    cursor, inputs = 3 + length, frame[ARGS]
+    for _ in range(places):
+        operand = launch[cursor + 1]
+        if operand < inputs:
+            buffer = _at(frame[ARGS + 2])[operand]
+        else:
+            buffer = _at(frame[RESULTS + 2])[operand - inputs]
+        data, size = _at(buffer)[DATA], launch[cursor + 3]
+        if size >= _HUGE and words[ADVISE] != 0:
+            start = (data + _PAGE - 1) // _PAGE * _PAGE
+            _call(words[ADVISE], (start, (data + size - start) // _PAGE * _PAGE, _MADV_HUGEPAGE))
+        block[launch[cursor]] = data + launch[cursor + 2]
+        cursor += 4
+    for word in range(length, length + 4 * phases, 4):
+        kernel = _find(state, launch[cursor])
+        if kernel == 0:
+            block[STATUS], block[DETAIL] = UNKNOWN_KERNEL, launch[cursor]
+            return _failure(address, block)
+        block[word] = kernel
+        block[word + 1], block[word + 2] = launch[cursor + 1], launch[cursor + 2]
+        cursor += 4
+    program = _address(block) + 8 * length
+    threads = load(words[THREADS])
+    if _call(words[EXECUTE], (program, phases, _address(block), threads)) != 0:
+        return _failure(address, block)
+    return 0
+
+
+# --- the state, as Python fills it ----------------------------------------------------------------
+
+_enrolling = threading.Lock()
+
+
+@cache
+def _words() -> Any:
+    """The state of this process."""
+    count = TABLE + 2 * CAPACITY
+    address = immortal(count * 8)
+    add_symbol(SYMBOL, address)
+    words = (ctypes.c_int64 * count).from_address(address)
+    words[EXECUTE], words[THREADS] = execute_address(), threads_address()
+    words[ADVISE] = (address_of_symbol("madvise") or 0) if sys.platform == "linux" else 0
+    return words
+
+
+def handler_address(explain: int) -> int:
+    """Address of the handler. `explain(frame, block)`, a C function, makes the XLA error that
+    stands for the status of a block."""
+    _words()[EXPLAIN] = explain
+    return handle()
+
+
+@cache
+def kernel_key(name: str, element: ElementKind, index: ElementKind) -> int:
+    """The same in every process that has the same sources, and never 0."""
+    text = f"{source_hash()} {name} {element.value} {index.value}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little") + 1
+
+
+def _place(key: int) -> int:
+    """The word of the table that holds a key, or where it goes."""
+    words, place = _words(), key % CAPACITY
+    while words[TABLE + 2 * place] not in (0, key):
+        place = (place + 1) % CAPACITY
+    return TABLE + 2 * place
+
+
+def enrolled(key: int) -> bool:
+    return bool(_words()[_place(key)] == key)
+
+
+def enrol(kernel: Kernel, element: ElementKind, index: ElementKind) -> int:
+    """Make a kernel known to the handler; its key."""
+    key, address = kernel_key(kernel.name, element, index), kernel.address(element, index)
+    with _enrolling:
+        place = _place(key)
+        # The address first: the handler looks for keys without the lock.
+        _words()[place + 1] = address
+        _words()[place] = key
+    return key

@@ -1,0 +1,117 @@
+"""A call without its arrays: what JAX keeps of it while it transforms a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from pullback.ops.calculus import Calculus, asked
+from pullback.plan.function import Call, Function
+from pullback.plan.stream import Stream
+
+Array = Any
+
+# Where an array stands among the arguments: a name, and a part's name if that one is a bundle.
+Origin = tuple[str, str | None]
+
+ARRAYS = SimpleNamespace(
+    exp=jnp.exp,
+    sqrt=jnp.sqrt,
+    where=jnp.where,
+    sum=lambda x, axis, keepdims: jnp.sum(x, axis, keepdims=keepdims),
+    full_like=jnp.full_like,
+    broadcast_to=jnp.broadcast_to,
+    concatenate=jnp.concatenate,
+    moveaxis=jnp.moveaxis,
+    take=jnp.take,
+    take_along_axis=jnp.take_along_axis,
+    argsort=jnp.argsort,
+    ids=lambda ids: getattr(ids, "ids", ids),
+    constant=jax.lax.stop_gradient,
+)
+
+
+# Types of values that are never arrays nor bundles, which saves looking.
+PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
+def typed(value: Any) -> Any:
+    """A value as part of a key: 1, 1.0 and True differ there, as do the two zeros."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, value.hex() if kind is float else value
+    return getattr(value, "bundle_key", (kind, value))
+
+
+@dataclass(frozen=True)
+class Site:
+    """The function, which arguments are arrays, and the others. A bundle stands among the others
+    as a model of itself; its parts are arrays."""
+
+    function: Function
+    operands: tuple[Origin, ...]
+    others: Mapping[str, Any] = field(compare=False)
+    key: tuple[Any, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        key = tuple((name, typed(value)) for name, value in self.others.items())
+        object.__setattr__(self, "key", key)
+
+    def __repr__(self) -> str:
+        return self.function.name
+
+    @property
+    def calculus(self) -> Calculus:
+        return self.function.calculus  # type: ignore[no-any-return]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that are no tensors."""
+        tensors = self.function.tensors
+        return {name: value for name, value in self.others.items() if name not in tensors}
+
+    def given(self, **options: Any) -> Site:
+        """The same call under other options."""
+        return replace(self, others={**self.others, **options})
+
+    def is_float(self, origin: Origin) -> bool:
+        return origin[0] not in self.function.indices
+
+    def arguments(self, arrays: Mapping[Origin, Array]) -> dict[str, Any]:
+        """The arguments by name, with these arrays in their places."""
+        named, parts = dict(self.others), dict[str, dict[str, Array]]()
+        for (name, part), array in arrays.items():
+            if part is None:
+                named[name] = array
+            else:
+                parts.setdefault(name, {})[part] = array
+        for name, bundle in parts.items():
+            named[name] = replace(self.others[name], **bundle)
+        return named
+
+    def call(self, arrays: Sequence[Any]) -> Call:
+        """What the function asks of a plan, for arrays of which only shape and dtype matter."""
+        types = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        named = self.arguments(dict(zip(self.operands, types, strict=True)))
+        call = self.function.body(**self.function.views(named))
+        call.plan.select(Stream.cpu(), call.descriptor)  # a bad descriptor is found while tracing
+        return call
+
+    def apply(
+        self,
+        rule: Callable[..., Any] | None,
+        *leading: Any,
+        arrays: Mapping[Origin, Array],
+        **more: Any,
+    ) -> Any:
+        """Call a rule of the calculus with what it asks for by name."""
+        assert rule is not None
+        # JAX lets NumPy arrays through as tangents and cotangents; to us they are another family.
+        leading, arrays = jax.tree.map(jnp.asarray, (leading, dict(arrays)))
+        available = {**self.arguments(arrays), "options": self.options, **more}
+        return rule(ARRAYS, *leading, **{name: available.get(name) for name in asked(rule)})

@@ -1,0 +1,102 @@
+"""The functions on torch tensors: which way a call goes.
+
+Without a gradient to record it goes from a key straight to the launch; with one, through an
+`autograd.Function` around the same launch. Under torch.func or forward mode it goes through one
+that these transforms understand. Everything else (torch.compile, dispatch modes, subclasses,
+tensors without memory) goes through the registered op, `torch.ops.pullback.<name>`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+
+from pullback.contract.errors import InvalidProblem
+from pullback.frontends.torch_autograd import Recorded, Tape, transform
+from pullback.frontends.torch_launch import FOREIGN, empty, entry_of, launch, look, summarise
+from pullback.frontends.torch_library import dispatch
+from pullback.plan.function import Function
+
+_compiling = torch.compiler.is_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_forward_mode = torch._C._is_fwd_grad_enabled
+_unwrap = torch._C._functorch.unwrap_if_dead
+
+
+def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    """Run `function` on torch tensors."""
+    if _compiling() or _modes():
+        return dispatch(function, args, options, out)
+    if _transforms() is not None or (forward_ad._current_level >= 0 and _forward_mode()):
+        return transform(function, args, options, out)
+    key: list[Any] = [function]
+    try:
+        state = summarise(args, key)
+        if options:
+            key.extend(options)
+            state |= summarise(options.values(), key)
+        if out is not None:
+            key.append("out")
+            state |= summarise(out if type(out) is tuple else (out,), key)
+    except RuntimeError:
+        return _unwrapped(function, args, options, out)
+    if state:
+        if state >= FOREIGN:
+            return dispatch(function, args, options, out)
+        if torch.is_grad_enabled():
+            return _recorded(key, function, args, options, out)
+    ready = entry_of(key, function, args, options, out).ready
+    result = ready.run(args, options, out, look, empty)
+    if out is not None or "accumulate_into" in options:
+        _touch(result)
+    return result
+
+
+def _recorded(
+    key: list[Any], function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
+) -> Any:
+    """Run and record. What only depends on the key is worked out once."""
+    written = "out" if out is not None else "accumulate_into"
+    if out is not None or options.get(written) is not None:
+        raise InvalidProblem(
+            function.name, written, "None where a gradient is recorded", "a tensor to write into"
+        )
+    entry = entry_of(key, function, args, options, None)
+    tape = entry.tape
+    if tape is None:
+        tape = entry.tape = Tape(function, function.bind(args, options))
+    given = dict(zip(function.parameters, args, strict=False), **options)
+    if tape.extra:
+        run = partial(launch, function, *args, **{**options, **tape.extra})
+    else:
+        run = partial(entry.ready.run, args, options, None, look, empty)
+    others = {name: given.get(name) for name in function.tensors if name not in tape.shapes}
+    return Recorded.apply(tape, run, others, *[given[name] for name in tape.names])
+
+
+def _unwrapped(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    """Tensors without memory of their own: once a torch.func transform is over, its wrappers stand
+    for what they wrapped; other wrappers are torch's to take apart."""
+    bare = tuple(map(_bare, args))
+    named = {name: _bare(value) for name, value in options.items()}
+    old, new = (*args, *options.values()), (*bare, *named.values())
+    if all(before is after for before, after in zip(old, new, strict=True)):
+        function.views(function.bind(args, options))  # raises for those that are not dense
+        return dispatch(function, args, options, out)
+    return call(function, bare, named, out)
+
+
+def _bare(value: Any) -> Any:
+    return _unwrap(value) if isinstance(value, torch.Tensor) else value
+
+
+def _touch(results: Any) -> None:
+    """Tell autograd that these tensors were written to behind its back."""
+    for tensor in results if isinstance(results, tuple) else (results,):
+        if not tensor.is_inference():
+            increment_version(tensor)

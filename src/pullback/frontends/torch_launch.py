@@ -1,0 +1,115 @@
+"""Plain CPU tensors straight to the kernel: keys, addresses, fresh tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from pullback.contract.element import TABLE
+from pullback.frontends.ready import Ready, prepare
+from pullback.plan.function import Function
+from pullback.plan.plan import remember
+from pullback.tensor.adapters import numpy_address
+from pullback.tensor.layout import contiguous_strides
+from pullback.tensor.recycle import empty as recycled
+from pullback.tensor.view import TensorSpec
+
+DTYPES = {kind: getattr(torch, row.long_name) for kind, row in TABLE.items()}
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
+
+# What a look at the arguments finds: nothing to record, a gradient, or no plain CPU tensors.
+STILL, GRADED, FOREIGN = 0, 1, 2
+
+# From here on (measured) memory used before beats what the C library has at hand.
+_LARGE = 1 << 23
+_BYTES = np.dtype(np.uint8)
+
+
+class Entry:
+    """What is known of a call by its key; `tape` is filled in when a gradient is first recorded."""
+
+    __slots__ = ("ready", "tape")
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready, self.tape = ready, None
+
+    ready: Ready
+    tape: Any
+
+
+_ENTRIES: dict[Any, Entry] = {}
+
+
+def summarise(values: Iterable[Any], key: list[Any]) -> int:
+    """Add to a key everything but addresses, and say what kind of values these are. A RuntimeError
+    of torch's for a tensor that is not dense, or a wrapper left over from a transform."""
+    state = STILL
+    for value in values:
+        if type(value) in PLAIN:
+            if not value.is_cpu or value.is_neg():
+                return FOREIGN
+            value.data_ptr()  # raises for what has no memory of its own
+            key += (value.shape, value.stride(), value.dtype)
+            if value.requires_grad:
+                state = GRADED
+        elif isinstance(value, torch.Tensor):
+            return FOREIGN
+        else:
+            key += (type(value), getattr(value, "bundle_key", value))
+    return state
+
+
+def entry_of(
+    key: list[Any], function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
+) -> Entry:
+    """The entry of a call, made and validated if it is new."""
+    found = tuple(key)
+    try:
+        entry = _ENTRIES.get(found)
+    except TypeError:  # an unhashable argument: binding names it
+        entry = None
+    if entry is None:
+        ready = prepare(function, args, options, out, _layout)
+        entry = remember(_ENTRIES, found, Entry(ready))
+    return entry
+
+
+def launch(function: Function, *args: Any, **options: Any) -> Any:
+    """Run on CPU tensors and record nothing: the kernel of the registered ops."""
+    key: list[Any] = [function]
+    summarise(args, key)
+    key.extend(options)
+    summarise(options.values(), key)
+    return entry_of(key, function, args, options, None).ready.run(args, options, None, look, empty)
+
+
+def look(array: Any) -> tuple[Any, int]:
+    if type(array) is np.ndarray:  # part of a SegmentIndex
+        return array, numpy_address(array)
+    return array, array.data_ptr()
+
+
+def _layout(spec: TensorSpec) -> tuple[Any, ...]:
+    size = prod(spec.shape) * spec.element.itemsize
+    strides = contiguous_strides(spec.shape)
+    return spec.shape, strides, DTYPES[spec.element], size if size >= _LARGE else 0
+
+
+def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+# The allocator without the dispatcher in front of it, where this torch has it.
+_small = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
+
+
+def empty(shape: Any, strides: Any, dtype: torch.dtype, large: int) -> torch.Tensor:
+    """A fresh contiguous tensor that owns its memory."""
+    if not large:
+        return _small(shape, strides, dtype)
+    storage = torch.frombuffer(recycled(large, _BYTES), dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)

@@ -1,0 +1,219 @@
+"""The functions as registered ops, `torch.ops.pullback.<name>`: schema, kernels, autograd, vmap.
+
+Schemas follow from signatures. What changes how many results there are, or takes a number in place
+of a tensor, makes an overload: `cummax.return_indices`, `lerp.number`. Ops change none of their
+arguments: whoever dispatches writes their results to `out` and `accumulate_into`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import pullback
+from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids, transform
+from pullback.frontends.torch_gpu import on_gpu
+from pullback.frontends.torch_launch import DTYPES, launch
+from pullback.plan.function import Function
+from pullback.plan.launch import check_tensor
+from pullback.tensor.view import TensorRef
+
+Options = dict[str, Any]
+
+_LIBRARY = torch.library.Library("pullback", "DEF")
+_FLAGS = ("return_indices",)  # options that change how many results there are
+_NUMBER = "number"
+_TYPES = {"int": "int", "int | None": "int?", "float | None": "float?", "bool": "bool"}
+
+_transforms = torch._C._functorch.peek_interpreter_stack
+_BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+class Op:
+    """One overload of a function: some options fixed, the rest a schema."""
+
+    def __init__(self, function: Function, overload: str) -> None:
+        self.function = function
+        self.fixed: Options = {flag: flag == overload for flag in _flags(function)}
+        self.numbers = overload == _NUMBER
+        self.name = f"{function.name}.{overload}" if overload else function.name
+        _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        for key, kernel in (("CPU", launch), ("CUDA", on_gpu)):
+            _LIBRARY.impl(self.name, partial(self.run, kernel), key)
+        qualified = f"pullback::{self.name}"
+        torch.library.register_fake(qualified, self.fake, lib=_LIBRARY)
+        torch.library.register_vmap(qualified, self.vmap, lib=_LIBRARY)
+        _LIBRARY.impl(self.name, self.autograd, "Autograd")
+        self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
+
+    def schema(self) -> str:
+        parameters = [
+            self._parameter(parameter)
+            for name, parameter in self.function.binder.parameters.items()
+            if name not in self.fixed
+        ]
+        results = ", ".join(["Tensor"] * self._count())
+        return f"{self.name}({', '.join(parameters)}) -> ({results})"
+
+    def _count(self) -> int:
+        """How many results there are: two with a flag, else one, or a gradient per operand."""
+        function, composed = self.function, self.function.calculus.composed
+        if any(self.fixed.values()):
+            return 2
+        if composed is None or "tuple" not in str(inspect.signature(composed).return_annotation):
+            return 1
+        forward: Function = getattr(pullback, function.name.removesuffix("_backward"))
+        operands = forward.tensors.keys() - forward.indices
+        return len([name for name in operands if not (self.numbers and forward.tensors[name])])
+
+    def _parameter(self, parameter: inspect.Parameter) -> str:
+        name, annotation, default = parameter.name, parameter.annotation, parameter.default
+        if name in self.function.tensors:
+            kind = "float" if self.numbers and self.function.tensors[name] else "Tensor"
+            kind += "?" * annotation.endswith("None")
+        else:
+            kind = _TYPES.get(annotation, "str")
+            # Extents may be symbols under dynamic shapes; other integers are constants.
+            kind = kind.replace("int", "SymInt") if name.startswith("num_") else kind
+        if default is parameter.empty:
+            return f"{kind} {name}"
+        return f"{kind} {name}=" + (f'"{default}"' if isinstance(default, str) else f"{default}")
+
+    def arguments(self, args: tuple[Any, ...], options: Options) -> Options:
+        """All arguments of the function by name."""
+        names = (name for name in self.function.parameters if name not in self.fixed)
+        given = dict(zip(names, args, strict=False), **options)
+        return self.function.bind((), {**given, **self.fixed})
+
+    def run(self, kernel: Any, *args: Any, **options: Any) -> Any:
+        """On tensors with memory, below autograd."""
+        arguments = self.arguments(args, options)
+        if arguments.get("accumulate_into") is not None:
+            arguments["accumulate_into"] = arguments["accumulate_into"].clone()
+        return kernel(self.function, **arguments)
+
+    def fake(self, *args: Any, **options: Any) -> Any:
+        """On tensors without memory: the body of the function says what its results are."""
+        arguments = self.arguments(args, options)
+        views = self.function.views(arguments)
+        call = self.function.body(**views)
+        record, desc = call.plan.record, call.descriptor
+        record.validate(desc)
+        device = next(v.device for n in self.function.tensors if hasattr(v := views[n], "device"))
+        for name, view in call.tensors.items():
+            if isinstance(view, TensorRef) and record.slot(name).used(desc):
+                check_tensor(self.function.name, record.slot(name), desc, view, device)
+        results = tuple(
+            torch.empty(spec.shape, dtype=DTYPES[spec.element], device=device)
+            for spec in call.specs
+        )
+        return results if len(results) > 1 else results[0]
+
+    def vmap(self, info: Any, dims: Any, *args: Any, **options: Any) -> Any:
+        arguments = self.arguments(args, options)
+        names = (name for name in self.function.parameters if name not in self.fixed)
+        mapped = {n: dim for n, dim in zip(names, dims, strict=False) if n in self.function.tensors}
+        return batched(self, info.batch_size, mapped, arguments)
+
+    def __call__(self, **arguments: Any) -> Any:
+        return dispatch(self.function, (), arguments, None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else as the function has it: an op is run in batches as the function is."""
+        return getattr(self.function, name)
+
+    def autograd(self, *args: Any, **options: Any) -> Any:
+        """Above the kernels: record what a gradient needs."""
+        arguments = self.arguments(args, options)
+        tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
+        forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+        if forward and _transforms() is None:
+            return transform(self.function, (), arguments, None)
+        graded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if not graded and not forward:
+            with _BelowAutograd():
+                return self.op(*args, **options)
+        if _transforms() is not None:
+            raise NotImplementedError(
+                f"torch.ops.pullback.{self.name}: under torch.func call pullback."
+                f"{self.function.name}, outside of torch.compile"
+            )
+        tape = Tape(self.function, arguments)
+
+        def run() -> Any:
+            with _BelowAutograd():
+                return dispatch(self.function, (), {**arguments, **tape.extra}, None)
+
+        named = (arguments[name] for name in tape.names)
+        return Recorded.apply(tape, run, tape.others(arguments), *named)
+
+
+def _flags(function: Function) -> list[str]:
+    return [flag for flag in _FLAGS if flag in function.parameters]
+
+
+def _overloads(function: Function) -> Iterator[str]:
+    yield ""
+    yield from _flags(function)
+    if any(function.tensors.values()):
+        yield _NUMBER
+
+
+FUNCTIONS: dict[str, Function] = {
+    name: function
+    for name in pullback.__all__
+    if isinstance(function := getattr(pullback, name), Function)
+}
+OPS = {
+    (name, overload): Op(function, overload).op
+    for name, function in FUNCTIONS.items()
+    for overload in _overloads(function)
+}
+
+
+def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:
+    """Call the registered op. Written for torch.compile to look through."""
+    if len(args) > len(function.parameters):
+        function.bind(args, options)
+    given = dict(zip(function.parameters, args, strict=False), **options)
+    op, spelt = as_op(function, given)
+    results = op(**spelt)
+    target = given.get("accumulate_into") if out is None else out
+    return results if target is None else _written(results, target)
+
+
+def as_op(function: Function, given: Options) -> tuple[Any, Options]:
+    """The overload that serves a call, and its arguments as the schema takes them."""
+    overload = ""
+    for name, takes_numbers in function.tensors.items():
+        if takes_numbers and not isinstance(given.get(name), Tensor):
+            overload = _NUMBER
+    for flag in _FLAGS:
+        if given.get(flag):
+            overload = flag
+    spelt = {
+        name: plain_ids(value) if name in function.indices else _spelt(value)
+        for name, value in given.items()
+        if name not in _FLAGS
+    }
+    return OPS[function.name, overload], spelt
+
+
+def _spelt(value: Any) -> Any:
+    """An option as a schema takes it."""
+    return value.value if isinstance(value, Enum) else value
+
+
+def _written(results: Any, targets: Any) -> Any:
+    if isinstance(targets, Tensor):
+        return targets.copy_(results)
+    for target, result in zip(targets, results, strict=True):
+        target.copy_(result)
+    return targets

@@ -1,0 +1,1 @@
+"""What all Triton kernels share: tiles, launch tables, programs, the interpreter, target checks."""

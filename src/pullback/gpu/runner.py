@@ -1,0 +1,123 @@
+"""Runs a program: on a GPU through Triton's launcher, on the CPU in Triton's interpreter.
+
+A launch goes to the current stream of the framework. Nothing is allocated and nothing waits, but
+for two things: the framework's sort takes its own scratch, and a program with a status reads its
+three words back, because only then can an error be raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.contract.element import ElementKind
+from pullback.gpu.interpreter import interpret
+from pullback.gpu.program import GpuProgram, Operand, Scratch, Sort, Step
+
+Status = tuple[int, int, int]
+
+# No contraction: kernels round where their source says, as on the CPU.
+OPTIONS = {"enable_fp_fusion": False}
+
+
+class Pointer:
+    """An address and a dtype: all that Triton asks of a tensor."""
+
+    __slots__ = ("_address", "dtype")
+
+    def __init__(self, address: int, element: ElementKind) -> None:
+        self._address, self.dtype = address, element.row.long_name
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class _Memory:
+    """The array interface over device memory."""
+
+    def __init__(self, address: int, scratch: Scratch) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (scratch.count,),
+            "typestr": scratch.element.dtype.str,
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class TritonRunner:
+    """A program bound to a device; "cpu" means the interpreter, for laws and debugging."""
+
+    __slots__ = ("_device", "_pointers", "_program")
+
+    def __init__(self, program: GpuProgram, device: str) -> None:
+        self._program, self._device = program, device
+        self._pointers = tuple(
+            tuple(
+                (name, value)
+                for name, value in (step.arguments if isinstance(step, Step) else {}).items()
+                if isinstance(value, Operand | Scratch)
+            )
+            for step in program.steps
+        )
+
+    def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
+        if self._device == "cpu":
+            return self._run(addresses, workspace)
+        import torch
+
+        with torch.cuda.device(self._device):
+            return self._run(addresses, workspace)
+
+    def _run(self, addresses: Sequence[int], workspace: int) -> Status:
+        for step, pointers in zip(self._program.steps, self._pointers, strict=True):
+            if isinstance(step, Sort):
+                self._sort(step, workspace)
+                continue
+            arguments = dict(step.arguments)
+            for name, value in pointers:
+                arguments[name] = _pointer(value, addresses, workspace)
+            if self._device == "cpu":
+                interpret(step.kernel, step.grid, arguments)
+            else:
+                step.kernel[step.grid,](**arguments, num_warps=step.warps, **OPTIONS)
+        return self._status(workspace)
+
+    def _status(self, workspace: int) -> Status:
+        words = self._program.status
+        if words is None or self._capturing():
+            return 0, 0, 0
+        status, position, value = self._tensor(words, workspace).tolist()
+        return status, position, value
+
+    def _capturing(self) -> bool:
+        """Inside a captured graph nothing can be raised: outputs then stay as they are."""
+        import torch
+
+        return self._device != "cpu" and torch.cuda.is_current_stream_capturing()
+
+    def _sort(self, step: Sort, workspace: int) -> None:
+        import torch
+
+        keys, values, order = (
+            self._tensor(part, workspace) for part in (step.keys, step.sorted, step.order)
+        )
+        torch.sort(keys, stable=True, out=(values, order))
+
+    def _tensor(self, scratch: Scratch, workspace: int) -> Any:
+        import torch
+
+        address = workspace + scratch.offset
+        if self._device != "cpu":
+            return torch.as_tensor(_Memory(address, scratch), device=self._device)
+        from pullback.tensor.view import array_at
+
+        array = array_at(address, (scratch.count,), (1,), scratch.element)
+        return torch.from_numpy(np.asarray(array))
+
+
+def _pointer(value: Operand | Scratch, addresses: Sequence[int], workspace: int) -> Pointer:
+    if isinstance(value, Scratch):
+        return Pointer(workspace + value.offset, value.element)
+    address = addresses[value.position] + value.offset * value.element.itemsize
+    return Pointer(address, value.element)

@@ -1,0 +1,77 @@
+"""What kernels do with a tile of `R` rows by `B` lanes: find it in memory, read one lane of it.
+
+Tensors are walked as `tensor.layout.AxisLoops` says: an axis with its step, and rows, numbered over
+the other loops. Row numbers and offsets are 64 bits wide.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+def wide(element):
+    """The Triton type that an element's arithmetic is done in."""
+    return getattr(tl, element.row.long_name)
+
+
+@triton.jit
+def place(index, extents, strides):
+    """Offset of a flat index over loops, the last of which runs fastest."""
+    total = tl.zeros_like(index)
+    for axis in tl.static_range(len(extents) - 1, -1, -1):
+        if axis > 0:
+            outer = index // extents[axis]
+            total += (index - outer * extents[axis]) * strides[axis]
+            index = outer
+        else:
+            total += index * strides[0]
+    return total
+
+
+@triton.jit
+def grid(row_offset, position, step):
+    """Offsets of a tile: one row offset per row, one position along the axis per lane."""
+    return row_offset[:, None] + (position * step)[None, :]
+
+
+@triton.jit
+def lane_of(value, lane, at):
+    """One lane of every row, bit for bit: a float sum would lose the sign of zero."""
+    BITS: tl.constexpr = tl.int64 if value.dtype.primitive_bitwidth == 64 else tl.int32
+    bits = tl.where((lane == at)[None, :], value.to(BITS, bitcast=True), 0)
+    return tl.sum(bits, 1).to(value.dtype, bitcast=True)
+
+
+# --- extrema: u is the value, v who holds it; v < 0, or no holders, where there is nothing yet ---
+
+
+@triton.jit
+def first_of(u1, v1, u2, v2):
+    """The greater, NaN above all; among equals the one with the smaller v."""
+    nan1, nan2 = u1 != u1, u2 != u2
+    tie = (u1 == u2) | (nan1 & nan2)
+    better = (u2 > u1) | (nan2 & ~nan1) | (tie & (v2 < v1))
+    second = (v1 < 0) | ((v2 >= 0) & better)
+    return tl.where(second, u2, u1), tl.where(second, v2, v1)
+
+
+@triton.jit
+def last_of(u1, v1, u2, v2):
+    """The greater, NaN above all; among equals the one with the larger v."""
+    nan1, nan2 = u1 != u1, u2 != u2
+    tie = (u1 == u2) | (nan1 & nan2)
+    better = (u2 > u1) | (nan2 & ~nan1) | (tie & (v2 > v1))
+    second = (v1 < 0) | ((v2 >= 0) & better)
+    return tl.where(second, u2, u1), tl.where(second, v2, v1)
+
+
+@triton.jit
+def shared_by(u1, v1, u2, v2):
+    """The greater, NaN above all; v counts the equals, 0 where there is nothing yet."""
+    nan1, nan2 = u1 != u1, u2 != u2
+    tie = (u1 == u2) | (nan1 & nan2)
+    better = (u2 > u1) | (nan2 & ~nan1)
+    second = (v1 == 0) | ((v2 > 0) & better)
+    both = tie & (v1 > 0) & (v2 > 0)
+    return tl.where(second, u2, u1), tl.where(both, v1 + v2, tl.where(second, v2, v1))

@@ -1,0 +1,287 @@
+"""Embeddings in Numba: which phases a plan runs, and where their tables live.
+
+A lookup copies rows; its gradient is a segment sum over positions sorted by index. A bag's sum is a
+segment sum of looked-up rows; its gradient sorts positions by index and sums rows of bags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pullback.contract.element import ElementKind
+from pullback.contract.kinds import IndexPolicy
+from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
+from pullback.ops.embedding import cpu_bag as bag
+from pullback.ops.embedding import cpu_bag_max as maxima
+from pullback.ops.embedding.contract import check_weights
+from pullback.ops.segment import cpu_spread as spread
+from pullback.ops.segment import cpu_sum as sums
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu import (
+    WALK_BYTES,
+    Values,
+    check_phases,
+    clear_phase,
+    given,
+    id_tables,
+    last_id,
+    long_tables,
+    position_row,
+    sort_phases,
+    strip_phase,
+    walk_phase,
+)
+from pullback.tensor.view import TensorRef
+
+_I64 = ElementKind.I64
+_ANY = {"element": ElementKind.F32}
+
+
+def _common(desc: Any) -> Values:
+    padding = -1 if desc.padding_idx is None else desc.padding_idx
+    return {
+        at.STRICT: int(desc.policy is IndexPolicy.ERROR),
+        at.PADDING: padding,
+        at.PADDING_ROW: padding,
+        at.VOCABULARY: desc.num_embeddings,
+        at.COLUMNS: desc.embedding_dim,
+        at.EMPTY: bits_of(0.0),
+        at.ACCUMULATE: int(getattr(desc, "accumulate", False)),
+        at.DIVIDE: int(getattr(desc, "scale_grad_by_freq", False)),
+        at.BAG_SIZES_AT: at.NOWHERE,
+        at.FREQUENCIES_AT: at.NOWHERE,
+    }
+
+
+def _row_bytes(desc: Any) -> int:
+    return int(desc.element.itemsize * desc.embedding_dim)
+
+
+# --- lookups ------------------------------------------------------------------------------------
+
+
+def _lookup_tables(desc: Any, *, sort: bool) -> tuple[at.Room, Values]:
+    room = at.Room()
+    values = id_tables(room, desc.num_indices, desc.num_embeddings, sort=sort)
+    if sort:
+        values |= long_tables(room, desc.num_indices, desc.embedding_dim, sums.PARTS)
+    return room, values | _common(desc)
+
+
+def embedding_workspace(desc: Any) -> int:
+    return _lookup_tables(desc, sort=False)[0].bytes
+
+
+def embedding(
+    desc: Any, weight: TensorRef, ids: TensorRef, out: TensorRef, order: Any, offsets: Any
+) -> Program:
+    _, values = _lookup_tables(desc, sort=False)
+    rows = at.row_loops(at.all_axes(ids), at.all_but_last(out))
+    nbytes = _row_bytes(desc)
+    values |= {
+        at.LAST: last_id(desc.num_embeddings, ids),
+        at.POSITION_ROW: position_row(rows),
+        at.SEGMENT_ROW: weight.strides[0],
+        at.STREAMING: int(streams(nbytes * desc.num_indices)),
+    }
+    check = check_phases(values) if values[at.STRICT] and offsets is None else ()
+    count = desc.num_indices if desc.embedding_dim else 0
+    gather = Phase(spread.gather_rows, count, grain_for(2 * nbytes, WALK_BYTES))
+    words = at.layout_words(5, (values, rows, at.last_axis([weight, out])))
+    return Program((*check, gather), words, ids.element)
+
+
+def embedding_backward_workspace(desc: Any) -> int:
+    return _lookup_tables(desc, sort=True)[0].bytes
+
+
+def embedding_backward(
+    desc: Any, dout: TensorRef, ids: TensorRef, dweight: TensorRef, order: Any, offsets: Any
+) -> Program:
+    _, values = _lookup_tables(desc, sort=True)
+    prepared = given(values, order, offsets)
+    rows = at.row_loops(at.all_axes(ids), at.all_but_last(dout))
+    nbytes = _row_bytes(desc)
+    values |= {
+        at.LAST: last_id(desc.num_embeddings, ids),
+        at.POSITION_ROW: position_row(rows),
+        at.SEGMENT_ROW: dweight.strides[0],
+        at.STREAMING: int(streams(nbytes * desc.num_embeddings) and not desc.accumulate),
+    }
+    phases = () if prepared else sort_phases(values)
+    if desc.embedding_dim:
+        phases += (
+            clear_phase(values),
+            walk_phase(sums.sum_segments, values, nbytes),
+            strip_phase(sums.combine_sums, values, desc.embedding_dim),
+        )
+    words = at.layout_words(5, (values, rows, at.last_axis([dout, dweight])))
+    return Program(phases, words, ids.element)
+
+
+# --- bags ---------------------------------------------------------------------------------------
+
+
+def _bag_tables(room: at.Room, desc: Any) -> Values:
+    chunks = -(-(desc.num_bags + 1) // bag.BAG_CHUNK)
+    borders = room.take(desc.num_bags + 1)
+    return {
+        at.BAGS: desc.num_bags,
+        at.BAG_CHUNKS: chunks,
+        at.BAG_FINDINGS_AT: room.take(chunks),
+        at.BORDERS_AT: borders,
+        at.OFFSETS_COUNT: desc.num_bags + int(desc.include_last_offset),
+    }
+
+
+def _bag_phases(values: Values, offsets: TensorRef) -> tuple[Phase, ...]:
+    values[at.OFFSETS_STEP] = offsets.strides[0]
+    return (
+        Phase(bag.find_bags, values[at.BAG_CHUNKS], 1, **_ANY, index=offsets.element),
+        Phase(bag.judge_bags, 1, 1, **_ANY, index=_I64),
+    )
+
+
+def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
+    """Segments are bags, and their borders are given."""
+    room = at.Room()
+    values = id_tables(room, desc.num_indices, 0, sort=False)
+    values |= _common(desc) | _bag_tables(room, desc)
+    parts = maxima.PARTS if desc.mode == "max" else bag.PARTS
+    values |= long_tables(room, desc.num_indices, desc.embedding_dim, parts)
+    values |= {
+        at.SEGMENTS: desc.num_bags,
+        at.PADDING: -1,
+        at.OFFSETS_AT: values[at.BORDERS_AT],
+        at.DIVIDE: int(desc.mode == "mean"),
+    }
+    return room, values
+
+
+def embedding_bag_workspace(desc: Any) -> int:
+    return _forward_tables(desc)[0].bytes
+
+
+def _step(view: TensorRef | None, axis: int = 0) -> int:
+    return 0 if view is None else view.strides[axis]
+
+
+def embedding_bag(desc: Any, *views: Any) -> Program:
+    weight, ids, out, _, prepared, offsets, weights, winners = views
+    check_weights("embedding_bag", desc, weights)
+    _, values = _forward_tables(desc)
+    values |= {
+        at.LAST: last_id(desc.num_embeddings, ids),
+        at.POSITION_ROW: weight.strides[0],
+        at.SEGMENT_ROW: out.strides[0],
+        at.WEIGHTS_STEP: _step(weights),
+        at.WINNERS_ROW: _step(winners),
+        at.WINNERS_STEP: _step(winners, 1),
+    }
+    phases = _bag_phases(values, offsets)
+    if values[at.STRICT] and prepared is None:
+        phases += check_phases(values)
+    if desc.embedding_dim:
+        is_max = desc.mode == "max"
+        walk = maxima.bag_maxima if is_max else bag.bag_sums
+        combine = maxima.combine_maxima if is_max else bag.combine_mapped
+        phases += (
+            clear_phase(values),
+            _walk(walk, values, desc),
+            strip_phase(combine, values, desc.embedding_dim),
+        )
+    rows = at.row_loops(at.all_axes(ids))
+    words = at.layout_words(len(views), (values, rows, at.last_axis([weight, out])))
+    return Program(phases, words, ids.element)
+
+
+def _walk(kernel: Any, values: Values, desc: Any) -> Phase:
+    places = values[at.ROWS] + values[at.SEGMENTS]
+    return Phase(kernel, places, grain_for(_row_bytes(desc), WALK_BYTES))
+
+
+def _backward_tables(desc: Any) -> tuple[at.Room, Values, Values]:
+    """What the indices need and, for maxima, what the winners need."""
+    room, is_max = at.Room(), desc.mode == "max"
+    rows, columns, extent = desc.num_indices, desc.embedding_dim, desc.num_embeddings
+    values = id_tables(room, rows, extent, sort=not is_max)
+    values |= _common(desc) | _bag_tables(room, desc)
+    values[at.LIMIT_AT] = values[at.BORDERS_AT] + 8 * desc.num_bags
+    values[at.BAG_OF_AT] = room.take(rows)
+    if desc.mode == "mean":
+        values[at.BAG_SIZES_AT] = room.take(desc.num_bags)
+    if not is_max:
+        return room, values | long_tables(room, rows, columns, bag.PARTS), {}
+    if desc.scale_grad_by_freq:
+        values[at.FREQUENCIES_AT] = room.take(extent)
+    winners = values | id_tables(room, desc.num_bags * columns, extent, sort=True)
+    winners |= {at.STRICT: 0, at.PADDING: values[at.PADDING_ROW]}
+    return room, values, winners
+
+
+def embedding_bag_backward_workspace(desc: Any) -> int:
+    return _backward_tables(desc)[0].bytes
+
+
+def embedding_bag_backward(desc: Any, *views: Any) -> Program:
+    *_, weights, _, weight, d_weights = views
+    check_weights("embedding_bag_backward", desc, weights, weight, d_weights)
+    return (_max_backward if desc.mode == "max" else _sum_backward)(desc, *views)
+
+
+def _sum_backward(desc: Any, *views: Any) -> Program:
+    dout, ids, dweight, order, tables, offsets, weights, _, weight, d_weights = views
+    _, values, _ = _backward_tables(desc)
+    values |= {
+        at.LAST: last_id(desc.num_embeddings, ids),
+        at.POSITION_ROW: dout.strides[0],
+        at.SEGMENT_ROW: _step(dweight),
+        at.WEIGHTS_STEP: _step(weights),
+        at.TABLE_ROW: _step(weight),
+        at.TABLE_STEP: _step(weight, 1),
+        at.D_WEIGHTS_STEP: _step(d_weights),
+    }
+    prepared, nbytes = given(values, order, tables), _row_bytes(desc)
+    phases = _bag_phases(values, offsets)
+    if not prepared:
+        phases += check_phases(values) if dweight is None else sort_phases(values)
+    phases += (Phase(bag.fill_bags, desc.num_bags + 1, grain_for(400), **_ANY),)
+    if d_weights is not None:
+        phases += (Phase(maxima.weight_gradients, desc.num_indices, grain_for(2 * nbytes)),)
+    if dweight is not None and desc.embedding_dim:
+        phases += (
+            clear_phase(values),
+            walk_phase(bag.bag_gradients, values, nbytes),
+            strip_phase(bag.combine_mapped, values, desc.embedding_dim),
+        )
+    columns = at.last_axis([dout, dout if dweight is None else dweight])
+    rows = at.row_loops(at.all_axes(ids))
+    return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
+
+
+def _max_backward(desc: Any, *views: Any) -> Program:
+    dout, ids, dweight, _, tables, offsets, _, winners, _, _ = views
+    _, values, others = _backward_tables(desc)
+    values[at.LAST] = last_id(desc.num_embeddings, ids)
+    phases = _bag_phases(values, offsets)
+    phases += () if tables is not None else check_phases(values)
+    others |= {
+        at.LAST: last_id(desc.num_embeddings, winners),
+        at.POSITION_ROW: dout.strides[0],
+        at.SEGMENT_ROW: _step(dweight),
+    }
+    if dweight is not None and desc.embedding_dim:
+        if desc.scale_grad_by_freq:
+            phases += (Phase(maxima.count_holders, 1, 1, **_ANY),)
+        phases += (
+            Phase(maxima.turn_to_winners, 1, 1, **_ANY, index=_I64),
+            *(replace(phase, index=_I64) for phase in sort_phases(others)),
+            walk_phase(maxima.winner_gradients, others, _row_bytes(desc)),
+        )
+    columns = at.last_axis([dout, dout if dweight is None else dweight])
+    # Column by column, so that what a row of the table won in one of them lies side by side.
+    turned = at.row_loops((winners.extents[::-1], winners.strides[::-1]))
+    rows = at.row_loops(at.all_axes(ids))
+    words = at.layout_words(len(views), (values, rows, columns), (others, turned, columns))
+    return Program(phases, words, ids.element)

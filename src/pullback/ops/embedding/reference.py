@@ -1,0 +1,102 @@
+"""The oracles behind the plans: the same errors, the definition in high precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pullback.contract.kinds import IndexPolicy
+from pullback.ops.embedding import oracle
+from pullback.ops.embedding.contract import FAILURES, check_weights
+from pullback.ops.segment.index import check_ids
+
+Arrays = dict[str, Any]
+
+
+def _options(op: str, desc: Any, indices: Any) -> Arrays:
+    strict = desc.policy is IndexPolicy.ERROR
+    check_ids(op, desc, FAILURES, indices, desc.num_embeddings, strict, ascending=False)
+    return {"padding_idx": desc.padding_idx}
+
+
+def _bag_options(op: str, desc: Any, indices: Any, offsets: Any) -> Arrays:
+    borders = offsets.astype(np.int64)
+    previous = np.concatenate([[0], borders[:-1]]).astype(np.int64)
+    wrong = (borders < previous) | (borders > desc.num_indices) | (borders < 0)
+    wrong[:1] |= borders[:1] != 0
+    for position in np.flatnonzero(wrong)[:1]:
+        raise FAILURES[3].raised(op, desc, int(position), int(borders[position]))
+    shared = {"mode": desc.mode, "include_last_offset": desc.include_last_offset}
+    return {**_options(op, desc, indices), **shared}
+
+
+def embedding(desc: Any, *, weight: Any, indices: Any, **_: Any) -> Arrays:
+    options = _options("embedding", desc, indices)
+    return {"out": oracle.embedding(weight, indices, **options)}
+
+
+def embedding_backward(desc: Any, *, dout: Any, indices: Any, dweight: Any, **_: Any) -> Arrays:
+    options = _options("embedding_backward", desc, indices)
+    found = oracle.embedding_backward(
+        dout,
+        indices,
+        desc.num_embeddings,
+        scale_grad_by_freq=desc.scale_grad_by_freq,
+        accumulate_into=dweight if desc.accumulate else None,
+        **options,
+    )
+    return {"dweight": found}
+
+
+def embedding_bag(
+    desc: Any, *, weight: Any, indices: Any, offsets: Any, per_sample_weights: Any = None, **_: Any
+) -> Arrays:
+    check_weights("embedding_bag", desc, per_sample_weights)
+    options = _bag_options("embedding_bag", desc, indices, offsets)
+    out, winners = oracle.embedding_bag(
+        weight,
+        indices,
+        offsets,
+        per_sample_weights=per_sample_weights,
+        return_indices=True,
+        **options,
+    )
+    return {"out": out, "output_index": winners}
+
+
+def embedding_bag_backward(
+    desc: Any,
+    *,
+    dout: Any,
+    indices: Any,
+    offsets: Any,
+    dweight: Any = None,
+    per_sample_weights: Any = None,
+    output_index: Any = None,
+    weight: Any = None,
+    d_per_sample_weights: Any = None,
+    **_: Any,
+) -> Arrays:
+    op = "embedding_bag_backward"
+    check_weights(op, desc, per_sample_weights, weight, d_per_sample_weights)
+    options = _bag_options(op, desc, indices, offsets)
+    found: Arrays = {}
+    if dweight is not None:
+        found["dweight"] = oracle.embedding_bag_backward(
+            dout,
+            indices,
+            offsets,
+            desc.num_embeddings,
+            per_sample_weights=per_sample_weights,
+            output_index=output_index,
+            scale_grad_by_freq=desc.scale_grad_by_freq,
+            accumulate_into=dweight if desc.accumulate else None,
+            **options,
+        )
+    if d_per_sample_weights is not None:
+        del options["mode"]
+        found["d_per_sample_weights"] = oracle.embedding_bag_per_sample_weights_backward(
+            dout, weight, indices, offsets, **options
+        )
+    return found

@@ -1,0 +1,94 @@
+"""Gradients of the rows that received something, in two steps: which rows those are, then the same
+gradient of a table that has no others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pullback.contract.errors import InvalidProblem
+from pullback.contract.kinds import IndexPolicy
+from pullback.ops.embedding.contract import FAILURES
+from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
+from pullback.plan.function import Function
+from pullback.tensor.adapters import family_of
+from pullback.tensor.view import TensorRef, as_numpy
+
+Ids = npt.NDArray[np.int64]
+
+
+class SparseFunction(Function):
+    """A gradient that is dense or, with `sparse=True`, (rows, their gradients)."""
+
+    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+        if options.get("sparse") is not True:
+            return super().__call__(*args, out=out, **options)
+        given = self.bind(args, options)
+        for name, array in (("out", out), ("accumulate_into", given["accumulate_into"])):
+            if array is not None:
+                raise InvalidProblem(self.name, name, "None with sparse=True", "an array")
+        given["sparse"] = False
+        desc = self.body(**self.views(given)).descriptor
+        rows, smaller = _without_other_rows(self.name, desc, given)
+        gradients = super().__call__(**{**given, **smaller})
+        return _like(given["dout"], rows), gradients
+
+
+def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids, dict[str, Any]]:
+    """The rows that receive something, and the arguments that number them alone."""
+    extent, padding, strict = desc.num_embeddings, desc.padding_idx, desc.policy
+    ids = _flat(given["indices"])
+    check_ids(op, desc, FAILURES, ids, extent, strict is IndexPolicy.ERROR, ascending=False)
+    if getattr(desc, "include_last_offset", False):
+        last = max(0, *_flat(given["offsets"])[-1:])
+        ids = np.where(np.arange(ids.size) < last, ids, -1)
+    receivers = _flat(given["output_index"]) if getattr(desc, "mode", "") == "max" else ids
+    seen = np.zeros(extent, np.bool_)
+    seen[receivers[_kept(receivers, extent, padding)]] = True
+    rows = np.flatnonzero(seen)
+    numbers = np.full(extent, -1, np.int64)
+    numbers[rows] = np.arange(rows.size)
+
+    def renumbered(old: Ids) -> Ids:
+        kept = _kept(old, extent, padding)
+        new = np.full(old.size, -1, np.int64)
+        new[kept] = numbers[old[kept]]
+        return new
+
+    smaller = {
+        "indices": index_of(renumbered(ids), rows.size),
+        "num_embeddings": rows.size,
+        "padding_idx": None,
+        "out_of_range": "skip",
+    }
+    if receivers is not ids:
+        shape = given["output_index"].shape
+        smaller["output_index"] = _like(given["dout"], renumbered(receivers).reshape(shape))
+    return rows, smaller
+
+
+def _kept(ids: Ids, extent: int, padding: int | None) -> npt.NDArray[np.bool_]:
+    kept = (ids >= 0) & (ids < extent)
+    return kept if padding is None else kept & (ids != padding)
+
+
+def _flat(ids: Any) -> Ids:
+    array = ids.ids if isinstance(ids, SegmentIndex) else as_numpy(TensorRef(ids))
+    return array.astype(np.int64).reshape(-1)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "torch": lambda array: sys.modules["torch"].from_numpy(array),
+    "jax": lambda array: sys.modules["jax"].numpy.asarray(array),
+}
+
+
+def _like(array: Any, found: Ids) -> Any:
+    """An integer array of the same family as another array."""
+    adapter = family_of(array)
+    convert = _CONVERSIONS.get(adapter.family if adapter else "")
+    return found if convert is None else convert(found)

@@ -1,0 +1,296 @@
+"""Scans in Triton: rows in tiles, a state (`gpu_states`) carried from tile to tile.
+
+Backwards walk the other way:
+
+    T[j] = dy[j] + a[j]·T[j+1],  dx[j] = weight[j]·T[j]
+
+                  a[j]                               weight[j]
+    cumprod       x[j+1]                             y[j-1]
+    logcumsumexp  e^(y[j]-y[j+1])                    e^(x[j]-y[j])
+    cummax        1, or 0 if j+1 is a new extremum   1 if j is a new extremum, or 0
+
+Few long rows are cut into chunks: each reduces to a state, the states are joined along the row, and
+every chunk starts again from the state before it. What a tile needs of its neighbours is read first
+and kept in scratch, one entry per tile, because `dx` may overwrite any input.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from pullback.gpu.tile import grid, lane_of, place
+from pullback.ops.scan.gpu_states import join, lift, load_state, log_add, prefix, unit
+
+
+@triton.jit
+def sweep(
+    x,
+    y,
+    indices,
+    start_u,
+    start_v,
+    total_u,
+    total_v,
+    n,
+    rows,
+    tiles,
+    chunks,
+    chunk,
+    step_x,
+    step_y,
+    step_i,
+    extents,
+    strides_x,
+    strides_y,
+    strides_i,
+    STATE: tl.constexpr,
+    SIGN: tl.constexpr,
+    REVERSE: tl.constexpr,
+    WIDE: tl.constexpr,
+    OTHER: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Scan `chunk` tiles of R rows. Starts from `start`, the states before each chunk, if given;
+    with `total` it writes no result but the state of the chunk."""
+    program = tl.program_id(0).to(tl.int64)
+    group, part = program // chunks, program % chunks
+    row = group * R + tl.arange(0, R)
+    lane = tl.arange(0, B)
+    at_x = place(row, extents, strides_x)
+    size = tl.full((), B, tl.int64)
+    cu, cv = unit(R, STATE, WIDE, OTHER)
+    if start_u is not None:
+        known = (row < rows) & (part > 0)
+        cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
+    first = part * chunk
+    for t in range(first, tl.minimum(first + chunk, tiles)):
+        tile = tiles - 1 - t if REVERSE else t
+        k = tile * size + lane
+        live = (row < rows)[:, None] & (k < n)[None, :]
+        value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
+        position = (n - 1 - k if REVERSE else k).to(OTHER)
+        u, v = lift(value, live, position[None, :], STATE, SIGN)
+        u, v = prefix(u, v, STATE, REVERSE)
+        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        if total_u is None:
+            tl.debug_barrier()  # y may be x: all of the tile is read before any of it is written
+            at_y = place(row, extents, strides_y)
+            if (STATE == "first") | (STATE == "last"):
+                # The winner's own bits; in place they still stand where it was met.
+                met = (n - 1 - v if REVERSE else v).to(tl.int64)
+                raw = tl.load(x + at_x[:, None] + met * step_x, mask=live, other=0.0)
+                tl.store(y + grid(at_y, k, step_y), raw, mask=live)
+                if indices is not None:
+                    at_i = place(row, extents, strides_i)
+                    tl.store(indices + grid(at_i, k, step_i), met, mask=live)
+            else:
+                result = u + tl.log(v) if STATE == "logsum" else u
+                tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
+        cu = lane_of(u, lane, 0 if REVERSE else B - 1)
+        cv = lane_of(v, lane, 0 if REVERSE else B - 1)
+    if total_u is not None:
+        tl.store(total_u + row * chunks + part, cu, mask=row < rows)
+        tl.store(total_v + row * chunks + part, cv, mask=row < rows)
+
+
+@triton.jit
+def thread(us, vs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
+    """Join the states along each row, in place: state c becomes that of everything up to c."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    lane = tl.arange(0, B)
+    size = tl.full((), B, tl.int64)
+    unit_u, unit_v = unit(R, STATE, us.dtype.element_ty, vs.dtype.element_ty)
+    cu, cv = unit_u, unit_v
+    for t in range(tl.cdiv(count, B)):
+        k = t * size + lane
+        live = (row < rows)[:, None] & (k < count)[None, :]
+        at = grid(row * count, k, 1)
+        u, v = load_state(us, vs, at, live, unit_u[:, None], unit_v[:, None])
+        u, v = prefix(u, v, STATE, False)
+        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        tl.debug_barrier()
+        tl.store(us + at, u, mask=live)
+        tl.store(vs + at, v, mask=live)
+        cu, cv = lane_of(u, lane, B - 1), lane_of(v, lane, B - 1)
+
+
+@triton.jit
+def edges(
+    source,
+    edge,
+    n,
+    rows,
+    tiles,
+    step,
+    extents,
+    strides,
+    HIGH: tl.constexpr,
+    REVERSE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """The highest or lowest element in memory of every tile, the tiles in the order of the scan."""
+    groups = tl.cdiv(tiles, B)
+    program = tl.program_id(0).to(tl.int64)
+    row = program // groups * R + tl.arange(0, R)
+    number = program % groups * B + tl.arange(0, B)
+    tile = tiles - 1 - number if REVERSE else number
+    k = tile * BLOCK + (BLOCK - 1 if HIGH else 0)
+    live = (row < rows)[:, None] & ((number < tiles) & (k < n))[None, :]
+    value = tl.load(source + grid(place(row, extents, strides), k, step), mask=live, other=0.0)
+    at = grid(row * tiles, number, 1)
+    tl.store(edge + at, value.to(edge.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _shifted(
+    source,
+    offset,
+    k,
+    n,
+    rows_live,
+    lane,
+    step,
+    edge,
+    BY: tl.constexpr,
+    B: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The element `BY` places further along the axis; beyond the tile `edge`, one per row."""
+    inside = (lane + BY >= 0) & (lane + BY < B) & (k + BY < n)
+    live = rows_live[:, None] & inside[None, :]
+    moved = tl.load(source + grid(offset, k + BY, step), mask=live, other=0.0).to(WIDE)
+    return tl.where(inside[None, :], moved, edge[:, None])
+
+
+@triton.jit
+def sweep_back(
+    dy,
+    x,
+    y,
+    dx,
+    before_u,
+    before_v,
+    after,
+    start_u,
+    start_v,
+    total_u,
+    total_v,
+    n,
+    rows,
+    tiles,
+    chunks,
+    chunk,
+    step_dy,
+    step_x,
+    step_y,
+    step_dx,
+    extents,
+    strides_dy,
+    strides_x,
+    strides_y,
+    strides_dx,
+    KIND: tl.constexpr,
+    SIGN: tl.constexpr,
+    REVERSE: tl.constexpr,
+    WIDE: tl.constexpr,
+    OTHER: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Walk `chunk` tiles of R rows against the forward scan of `KIND`. By tiles of that scan,
+    `before` has its state (or saved y) at the end of each, `after` the x (or y) each starts with;
+    `start` and `total` are of the backward walk, as in `sweep`."""
+    STATE: tl.constexpr = "linear" if (KIND == "product") | (KIND == "logsum") else "keep"
+    NEXT: tl.constexpr = -1 if REVERSE else 1
+    program = tl.program_id(0).to(tl.int64)
+    group, part = program // chunks, program % chunks
+    row = group * R + tl.arange(0, R)
+    rows_live = row < rows
+    lane = tl.arange(0, B)
+    at_dy, at_x = place(row, extents, strides_dy), place(row, extents, strides_x)
+    at_y = place(row, extents, strides_y)
+    size = tl.full((), B, tl.int64)
+    unit_u, unit_v = unit(R, KIND, WIDE, OTHER)
+    cu, cv = unit(R, STATE, WIDE, WIDE)
+    if start_u is not None:
+        known = rows_live & (part > 0)
+        cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
+    begin = part * chunk
+    for t in range(begin, tl.minimum(begin + chunk, tiles)):
+        tile = t if REVERSE else tiles - 1 - t
+        past = tiles - 1 - t  # this tile's number in the order of the forward scan
+        k = tile * size + lane
+        live = rows_live[:, None] & (k < n)[None, :]
+        position = (n - 1 - k if REVERSE else k).to(OTHER)[None, :]
+        g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
+        bu, bv = unit_u, unit_v
+        edge = tl.zeros([R], WIDE)
+        if before_u is not None:
+            known = rows_live & (past > 0)
+            bu, bv = load_state(before_u, before_v, row * tiles + past - 1, known, bu, bv)
+            known = rows_live & (t > 0)
+            edge = tl.load(after + row * tiles + past + 1, mask=known, other=0.0).to(WIDE)
+
+        # What is handed on, and what stays: a and weight.
+        if KIND == "product":
+            a = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            if y is None:
+                one = tl.full([R], 1.0, WIDE)
+                x_before = _shifted(x, at_x, k, n, rows_live, lane, step_x, one, -NEXT, B, WIDE)
+                weight, _ = lift(x_before, live, position, KIND, SIGN)
+                weight, _ = prefix(weight, weight, KIND, REVERSE)
+                weight = bu[:, None] * weight
+            else:
+                weight = _shifted(y, at_y, k, n, rows_live, lane, step_y, bu, -NEXT, B, WIDE)
+        elif KIND == "logsum":
+            value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
+            if y is None:
+                x_after = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+                u, v = lift(value, live, position, KIND, SIGN)
+                u, v = prefix(u, v, KIND, REVERSE)
+                u, v = log_add(bu[:, None], bv[:, None], u, v)
+                result = u + tl.log(v)
+                u2, v2 = lift(x_after, live, position, KIND, SIGN)
+                u, v = log_add(u, v, u2, v2)
+                result_after = u + tl.log(v)
+            else:
+                result = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
+                result_after = _shifted(y, at_y, k, n, rows_live, lane, step_y, edge, NEXT, B, WIDE)
+            a = tl.where(result == result_after, 1.0, tl.exp(result - result_after))
+            weight = tl.where(value == result, 1.0, tl.exp(value - result))
+            # The first +inf outweighs all, later ones included.
+            top = (result == float("inf")) & live
+            met = tl.min(tl.where(top, position, n), 1)[:, None]
+            leads = (met == position) & (bu < float("inf"))[:, None]
+            weight = tl.where(top, tl.where(leads, 1.0, 0.0).to(WIDE), weight)
+        else:
+            value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
+            x_after = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            u, v = lift(value, live, position, KIND, SIGN)
+            u, v = prefix(u, v, KIND, REVERSE)
+            u, v = join(bu[:, None], bv[:, None], u, v, KIND)
+            weight = tl.where(v == position, 1.0, 0.0).to(WIDE)
+            u, v = join(u, v, x_after * SIGN, position + 1, KIND)
+            a = tl.where(v == position + 1, 0.0, 1.0).to(WIDE)
+
+        u, v = prefix(tl.where(live, a, 1.0), g, STATE, not REVERSE)
+        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        if total_u is None:
+            if KIND == "product":
+                grad = weight * v
+            elif KIND == "logsum":
+                grad = tl.where(result == float("-inf"), 0.0, weight * v)
+            else:
+                grad = tl.where(weight == 0.0, 0.0, v)
+            tl.debug_barrier()  # dx may be any input: all of the tile is read before it is written
+            at_dx = place(row, extents, strides_dx)
+            tl.store(dx + grid(at_dx, k, step_dx), grad.to(dx.dtype.element_ty), mask=live)
+        cu = lane_of(u, lane, B - 1 if REVERSE else 0)
+        cv = lane_of(v, lane, B - 1 if REVERSE else 0)
+    if total_u is not None:
+        tl.store(total_u + row * chunks + part, cu, mask=rows_live)
+        tl.store(total_v + row * chunks + part, cv, mask=rows_live)

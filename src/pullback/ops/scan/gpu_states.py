@@ -1,0 +1,127 @@
+"""States of scans in Triton: what a running scan carries, and how two of them join.
+
+A state is a pair (u, v) with an associative join, named by what it accumulates:
+
+    sum      u                          logsum   v·e^u, u the running maximum
+    product  u                          linear   the map q -> u·q + v
+    first    extremum u met at v;       keep     the same with u in {0, 1}: what it drops, it drops
+    last     who wins ties                       entirely, NaN included
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from pullback.gpu.tile import first_of, last_of
+
+
+@triton.jit
+def _add(a, b):
+    return a + b
+
+
+@triton.jit
+def _multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def log_add(u1, v1, u2, v2):
+    """v1·e^u1 + v2·e^u2 relative to the greater exponent; equal infinities are equal."""
+    fade = tl.exp(tl.where(u1 == u2, 0.0, -tl.abs(u1 - u2)))
+    return tl.maximum(u1, u2), tl.where(u1 >= u2, v1 + v2 * fade, v1 * fade + v2)
+
+
+@triton.jit
+def _compose(u1, v1, u2, v2):
+    """First map 1, then map 2. A product of x may overflow where nothing is handed on."""
+    return u1 * u2, tl.where(v1 == 0.0, 0.0, v1 * u2) + v2
+
+
+@triton.jit
+def _compose_kept(u1, v1, u2, v2):
+    return u1 * u2, tl.where(u2 == 0.0, 0.0, v1) + v2
+
+
+@triton.jit
+def join(u1, v1, u2, v2, STATE: tl.constexpr):
+    """State 1, then state 2."""
+    if STATE == "sum":
+        u, v = u1 + u2, v2
+    elif STATE == "product":
+        u, v = u1 * u2, v2
+    elif STATE == "first":
+        u, v = first_of(u1, v1, u2, v2)
+    elif STATE == "last":
+        u, v = last_of(u1, v1, u2, v2)
+    elif STATE == "logsum":
+        u, v = log_add(u1, v1, u2, v2)
+    elif STATE == "linear":
+        u, v = _compose(u1, v1, u2, v2)
+    else:
+        u, v = _compose_kept(u1, v1, u2, v2)
+    return u, v
+
+
+@triton.jit
+def prefix(u, v, STATE: tl.constexpr, REVERSE: tl.constexpr):
+    """States joined along the lanes."""
+    if STATE == "sum":
+        u = tl.associative_scan(u, 1, _add, reverse=REVERSE)
+    elif STATE == "product":
+        u = tl.associative_scan(u, 1, _multiply, reverse=REVERSE)
+    elif STATE == "first":
+        u, v = tl.associative_scan((u, v), 1, first_of, reverse=REVERSE)
+    elif STATE == "last":
+        u, v = tl.associative_scan((u, v), 1, last_of, reverse=REVERSE)
+    elif STATE == "logsum":
+        u, v = tl.associative_scan((u, v), 1, log_add, reverse=REVERSE)
+    elif STATE == "linear":
+        u, v = tl.associative_scan((u, v), 1, _compose, reverse=REVERSE)
+    else:
+        u, v = tl.associative_scan((u, v), 1, _compose_kept, reverse=REVERSE)
+    return u, v
+
+
+@triton.jit
+def unit(R: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constexpr, OTHER: tl.constexpr):
+    """The state of nothing, for every row; OTHER is the type of v."""
+    if STATE == "logsum":
+        u = tl.full([R], float("-inf"), WIDE)
+    elif (STATE == "sum") | (STATE == "first") | (STATE == "last"):
+        u = tl.full([R], 0.0, WIDE)
+    else:
+        u = tl.full([R], 1.0, WIDE)
+    v = tl.full([R], -1 if (STATE == "first") | (STATE == "last") else 0, OTHER)
+    return u, v
+
+
+@triton.jit
+def lift(x, live, position, STATE: tl.constexpr, SIGN: tl.constexpr):
+    """Elements as states; `position` counts in the order of the scan. Dead lanes are nothing."""
+    if STATE == "sum":
+        u = tl.where(live, x, 0.0)
+        v = u
+    elif STATE == "product":
+        u = tl.where(live, x, 1.0)
+        v = u
+    elif STATE == "logsum":
+        # NaN travels in v, so that the running maximum u is always ordered.
+        nan = x != x
+        u = tl.where(nan | ~live, float("-inf"), x)
+        v = tl.where(live, tl.where(nan, x, tl.where(x == float("-inf"), 0.0, 1.0)), 0.0)
+        v = v.to(u.dtype)
+    else:
+        u = x * SIGN
+        v = tl.where(live, position, -1)
+    return u, v
+
+
+@triton.jit
+def load_state(us, vs, at, known, u, v):
+    """The states stored at `at`, or the given ones where nothing is known."""
+    return (
+        tl.where(known, tl.load(us + at, mask=known, other=0.0), u),
+        tl.where(known, tl.load(vs + at, mask=known, other=0), v),
+    )

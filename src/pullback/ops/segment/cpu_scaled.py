@@ -1,0 +1,171 @@
+"""Products that neither overflow nor vanish: (a float, its rounding error, an exponent), all f64.
+
+Rows of other elements than f64 cannot take a float out of f64's range in a few steps, so it is
+brought back to [1, 2) only now and then, and its rounding error is far below their last bit. Rows
+of f64 are moved towards 1 first, and carry the error along. Zeros, infinities and NaN keep
+themselves as the float, and IEEE 754 does the rest. Adding -0 changes nothing, and compiles to
+nothing: it stands for an error or an exponent that is not there.
+"""
+
+from numba import types
+from numba.extending import overload
+
+from pullback.cpu.elementary import scale_by_power
+from pullback.cpu.emit import I64, inlined, op
+from pullback.cpu.memory import Pointer, get, put
+from pullback.cpu.vector import (
+    absolute,
+    as_float,
+    as_int,
+    fma,
+    like,
+    maximum,
+    minimum,
+    select,
+    shift_logical,
+    splat,
+)
+
+SIGN_OFF = 0x7FFFFFFFFFFFFFFF
+COUNTER = 0x4330000000000000  # the bits of 2^52: OR in a small integer
+BIAS = 2.0**52 + 1023
+FAR = 600.0  # f64 rows are moved by 2^600 towards 1 before they are multiplied
+UP, DOWN = 2.0**FAR, 2.0**-FAR
+LARGEST_POWER = 1022.0
+
+
+@op
+def steps_between(p: Pointer):
+    """One less than how many rows are multiplied before the exponent is taken out: 2^k - 1.
+
+    Three rows below 2^-149 on either side of a row, and the product of both is still normal."""
+    n = 0 if p.dtype == types.float64 else 3
+    return types.literal(n)(p), lambda b, _: I64(n)
+
+
+@inlined
+def one(n):
+    return splat(1.0, n), splat(-0.0, n), splat(0.0, n)
+
+
+@inlined
+def _exponent(m):
+    """What brings m back to [1, 2), and the exponent that takes out; 1 and 0 for specials."""
+    field = shift_logical(as_int(m) & SIGN_OFF, 52)
+    ordinary = (field > 0) & (field < 2047)
+    scale = select(ordinary, as_float((like(field, 2046) - field) << 52), like(m, 1.0))
+    return scale, select(ordinary, as_float(field | COUNTER) - like(m, BIAS), like(m, 0.0))
+
+
+def normalised(p, product):
+    """The same product with its float in [1, 2), unless that is 0, infinite or NaN."""
+    raise NotImplementedError
+
+
+def _rounded_normal(p, product):
+    m, c, e = product
+    scale, moved = _exponent(m)
+    return m * scale, c, e + moved
+
+
+@inlined
+def _exact_normal(p, product):
+    m, c, e = product
+    scale, moved = _exponent(m)
+    return m * scale, c * scale, e + moved
+
+
+def factor(p, v):
+    """A row as a float that may be multiplied, and the exponent taken from it."""
+    raise NotImplementedError
+
+
+def _plain_factor(p, v):
+    return v, like(v, -0.0)
+
+
+def _moved_factor(p, v):
+    small = absolute(v) < like(v, 1.0)
+    scale, moved = select(small, like(v, UP), like(v, DOWN)), like(v, FAR)
+    return v * scale, select(small, -moved, moved)
+
+
+def times(p, product, other):
+    """One product times another, not normalised."""
+    raise NotImplementedError
+
+
+def _rounded_times(p, product, other):
+    m, c, e = product
+    v, _, k = other
+    return m * v, c, e + k
+
+
+def _exact_times(p, product, other):
+    m, c, e = product
+    v, w, k = other
+    whole = m * v
+    return whole, fma(c, v, fma(m, w, fma(m, v, -whole))), e + k
+
+
+def valued(p, product):
+    """A product as a float, rounded once."""
+    raise NotImplementedError
+
+
+def _clamped_value(p, product):
+    # What the clamp changes is far outside the range of the element.
+    m, _, e = product
+    e = minimum(like(e, LARGEST_POWER), maximum(like(e, -LARGEST_POWER), e))
+    return m * as_float(as_int(e + like(e, BIAS)) << 52)
+
+
+def _exact_value(p, product):
+    # A product that became 0, infinite or NaN has no correction.
+    m, c, e = _exact_normal(p, product)
+    return scale_by_power(select(absolute(c) > 0, m + c, m), e)
+
+
+def keep(p, memory, j, product, n):
+    """Put a product down as number j."""
+    raise NotImplementedError
+
+
+def _rounded_keep(p, memory, j, product, n):
+    put(memory, 2 * j * n, 1, product[0], False)
+    put(memory, (2 * j + 1) * n, 1, product[2], False)
+
+
+def _exact_keep(p, memory, j, product, n):
+    put(memory, 3 * j * n, 1, product[0], False)
+    put(memory, (3 * j + 1) * n, 1, product[1], False)
+    put(memory, (3 * j + 2) * n, 1, product[2], False)
+
+
+def kept(p, memory, j, n):
+    """Product number j again."""
+    raise NotImplementedError
+
+
+def _rounded_kept(p, memory, j, n):
+    return get(memory, 2 * j * n, 1, n), splat(-0.0, n), get(memory, (2 * j + 1) * n, 1, n)
+
+
+def _exact_kept(p, memory, j, n):
+    at = 3 * j * n
+    return get(memory, at, 1, n), get(memory, at + n, 1, n), get(memory, at + 2 * n, 1, n)
+
+
+def _by_element(function, rounded, exact):
+    @overload(function, jit_options={"forceinline": True}, strict=False, prefer_literal=True)
+    def choose(p, *_):
+        return exact if p.dtype == types.float64 else rounded
+
+
+_by_element(normalised, _rounded_normal, _exact_normal)
+_by_element(factor, _plain_factor, _moved_factor)
+_by_element(times, _rounded_times, _exact_times)
+_by_element(valued, _clamped_value, _exact_value)
+_by_element(keep, _rounded_keep, _exact_keep)
+_by_element(kept, _rounded_kept, _exact_kept)
+

@@ -1,0 +1,104 @@
+"""Rows handed out: each position receives the row its id names (sums backward, lookups), or each
+segment hands its share to its rows (means backward)."""
+
+from __future__ import annotations
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import index_pointer, kernel, pointer, word
+from pullback.cpu.memory import fence, filled, filled_wide, prefetch, read_wide
+from pullback.cpu.vector import like
+from pullback.ops.segment.cpu_strip import (
+    AHEAD,
+    MANY_LOOPS,
+    lanes,
+    load,
+    load_wide,
+    row_at,
+    rows_of,
+    store,
+)
+from pullback.ops.segment.cpu_walk import over_columns, over_segments
+from pullback.ops.segment.cpu_words import (
+    IDS,
+    OFFSETS,
+    OFFSETS_AT,
+    PADDING,
+    POSITION_ROW,
+    ROWS,
+    SEGMENT_ROW,
+    SEGMENTS,
+    SOURCE,
+    STREAMING,
+    TARGET,
+    position_offset,
+    table,
+)
+
+
+@inlined
+def copy_strip(task, state, block, at, along, column, count, n):
+    source, target = state
+    row, ahead, where = block
+    v = filled(source, 0.0, n)
+    if row >= 0:
+        v = load(source, row + at[0], along[0], count, n)
+    prefetch(source, ahead + at[0])
+    prefetch(source, ahead + at[0] + 16)
+    store(task, target, where + at[1], along[1], count, n, v)
+
+
+@kernel
+def gather_rows(task, lo, hi):
+    """target[n] = source[ids[n]], zeros where that is no row. Items are positions."""
+    source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
+    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
+    rows, one_stride = word(task, ROWS), word(task, POSITION_ROW)
+    for n in range(lo, hi):
+        s = read_wide(ids, position_offset(task, 0, n))
+        # Only asked for, never read: any address will do.
+        ahead = read_wide(ids, position_offset(task, 0, min(n + AHEAD, rows - 1))) * stride
+        row = s * stride if 0 <= s and s < segments and s != padding else -1
+        where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
+        over_columns(
+            task, lanes(source), copy_strip, (source, target), (row, ahead, where)
+        )
+    if word(task, STREAMING):
+        fence()
+
+
+@inlined
+def share_strip(task, state, block, at, along, column, count, n):
+    """source / size to each of the rows."""
+    source, target, rows = state
+    s, _, start, end, size, slot, last = block
+    v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
+    v = v / like(v, size)
+    for j in range(start, end):
+        store(task, target, row_at(task, rows, j) + at[1], along[1], count, n, v)
+
+
+@kernel
+def share_segments(task, lo, hi):
+    """target[n] = source[s] / how many rows s has. Items are places of the walk over segments."""
+    source, target = pointer(task, SOURCE), pointer(task, TARGET)
+    state = (source, target, rows_of(task, POSITION_ROW))
+    over_segments(task, lo, hi, lanes(source), share_strip, state)
+
+
+@inlined
+def clear_strip(task, target, where, at, along, column, count, n):
+    store(task, target, where + at[1], along[1], count, n, filled_wide(target, 0.0, n))
+
+
+@kernel
+def clear_skipped(task, lo, hi):
+    """target[n] = 0 where n belongs to no segment: the rows before the first and after the last.
+    Items are sorted rows."""
+    target, offsets = pointer(task, TARGET), table(task, OFFSETS_AT, OFFSETS)
+    rows, first, past = rows_of(task, POSITION_ROW), offsets[0], offsets[word(task, SEGMENTS)]
+    for i in range(lo, hi):
+        if i < first or i >= past:
+            where = row_at(task, rows, i)
+            over_columns(task, lanes(target), clear_strip, target, where)
+    if word(task, STREAMING):
+        fence()

@@ -1,0 +1,116 @@
+"""Strips of rows: how wide they are, how they are read and written, where their rows lie.
+
+Which lanes make a strip never touches the arithmetic of a column, so it may depend on the element
+and on strides.
+"""
+
+from numba import types
+
+from pullback.cpu.emit import I64, Vec, inlined, op
+from pullback.cpu.kernel import word
+from pullback.cpu.memory import (
+    STORAGE,
+    Pointer,
+    filled,
+    filled_wide,
+    get,
+    get_first,
+    get_first_wide,
+    get_wide,
+    is_aligned,
+    prefetch,
+    put,
+    put_first,
+)
+from pullback.ops.segment.cpu_words import (
+    ORDER,
+    ORDER_AT,
+    STREAMING,
+    has_order,
+    position_offset,
+    table,
+)
+
+AHEAD = 12  # rows fetched in advance where they do not lie in order
+
+# Sums of f64 carry a correction beside them, which takes as many registers again.
+_WIDE_SUM = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
+_WIDE = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
+_WIDE_PRODUCT = {types.float32: 16, types.int16: 16, types.uint16: 16, types.float64: 8}
+
+MANY_LOOPS = -(1 << 62)  # in place of a row stride: rows are not one stride apart
+
+
+def _lanes(by_storage):
+    def lanes(p: Pointer):
+        n = by_storage[p.dtype]
+        return types.literal(n)(p), lambda b, _: I64(n)
+
+    return op(lanes)
+
+
+sum_lanes, lanes, product_lanes = map(_lanes, (_WIDE_SUM, _WIDE, _WIDE_PRODUCT))
+
+
+def _cast(target):
+    def cast(p: Pointer, v: Vec):
+        t = v.of(target(STORAGE[p.dtype]))
+        if t == v:
+            return t(p, v), lambda b, _, v_: v_
+        narrows = t.dtype == types.float32
+        return t(p, v), lambda b, _, v_: (b.fptrunc if narrows else b.fpext)(v_, t.llvm)
+
+    return op(cast)
+
+
+# Floats rounded or widened to the type p's element is computed in, and to that of its sums.
+as_compute = _cast(lambda storage: storage.compute)
+as_wide = _cast(lambda storage: storage.wide)
+
+
+@inlined
+def load_wide(p, i, step, count, n):
+    """The first `count` of n lanes in the wide type, the others 0."""
+    if count >= n:
+        return get_wide(p, i, step, n)
+    return get_first_wide(p, i, step, count, filled_wide(p, 0.0, n))
+
+
+@inlined
+def load(p, i, step, count, n):
+    if count >= n:
+        return get(p, i, step, n)
+    return get_first(p, i, step, count, filled(p, 0.0, n))
+
+
+@inlined
+def store(task, p, i, step, count, n, v):
+    """The first `count` lanes of v; past the caches if the plan says so and the address allows."""
+    if count >= n:
+        put(p, i, step, v, word(task, STREAMING) != 0 and is_aligned(p, i, 16))
+    else:
+        put_first(p, i, step, count, v)
+
+
+@inlined
+def rows_of(task, stride):
+    """What `row_at` needs to know of a tensor with a row for each position, read once: words may
+    alias what a kernel writes. `stride` is the word with its row stride."""
+    return table(task, ORDER_AT, ORDER), has_order(task), word(task, stride)
+
+
+@inlined
+def row_at(task, rows, i):
+    """Offset of sorted row i in the tensor with a row for each position."""
+    order, indirect, stride = rows
+    n = order[i] if indirect else i
+    return n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
+
+
+@inlined
+def fetch_ahead(task, rows, p, i, at, last):
+    """Ask for a strip of a row that is soon needed."""
+    if rows[1]:
+        where = row_at(task, rows, min(i + AHEAD, last)) + at
+        prefetch(p, where)
+        prefetch(p, where + 16)

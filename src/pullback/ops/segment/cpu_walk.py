@@ -1,0 +1,154 @@
+"""The walk over segments and their rows that all reductions share.
+
+It visits each segment once for itself and once for each of its rows, so that equal pieces of it are
+equal work, however the rows are spread. Segments of more than BLOCK rows are cut into blocks there,
+counted from their own start: the cuts follow the data, and threads change nothing. A strip is as
+many neighbouring columns as a kernel keeps in registers.
+
+A driver gets a function `strip(task, state, block, at, along, column, count, n)`. `state` is its
+own; `block` is (segment, first, start, end, size, slot, last): where the segment begins, the sorted rows
+of the block, how many rows the segment has, the number of the block among those of long segments
+or -1, and the last of all sorted rows. `at` and `along` are where the strip begins and its step in the columns of source,
+target and saved input; `column` is its number, `count` how many of its n lanes there are.
+"""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import word, words
+from pullback.cpu.loops import extent, offset, step
+from pullback.cpu.memory import as_i64_pointer, fence
+from pullback.ops.segment.cpu_words import (
+    BLOCK,
+    COLUMN_LOOPS,
+    COLUMNS,
+    LONG_AT,
+    OFFSETS,
+    OFFSETS_AT,
+    PADDING,
+    SEGMENTS,
+    STREAMING,
+    scratch,
+    table,
+)
+
+NARROW = 8  # columns that do not fill a wide strip go in narrow ones, the last of them masked
+
+
+@register_jitable
+def segment_end(task, offsets, s):
+    """One past the last sorted row of segment s; a padding segment has no rows."""
+    return offsets[s + 1 if s != word(task, PADDING) else s]
+
+
+@register_jitable
+def first_block(task, offsets, lo):
+    """The first block that begins at or after place `lo` of the walk: its segment and number."""
+    low, high, base = 0, word(task, SEGMENTS), offsets[0]
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if offsets[middle] - base + middle <= lo:
+            low = middle
+        else:
+            high = middle
+    k = (lo - (offsets[low] - base + low) + BLOCK - 1) // BLOCK
+    if k > 0 and offsets[low] + k * BLOCK >= segment_end(task, offsets, low):
+        return low + 1, 0
+    return low, k
+
+
+@register_jitable
+def long_slot(offsets, s, k):
+    """The number of block k among the blocks of long segments. Those have at least two blocks, so
+    twice the start of one is past the last block of the one before."""
+    return 2 * ((offsets[s] - offsets[0]) // BLOCK) + k
+
+
+@inlined
+def over_columns(task, wide, strip, state, block):
+    """All strips of a block. Wide ones are full and contiguous in every tensor, which the compiler
+    sees: steps and counts are constants there."""
+    w = words(task, word(task, COLUMN_LOOPS))
+    inner, steps = extent(w), (step(w, 0), step(w, 1), step(w, 2))
+    unit = steps[0] == 1 and steps[1] == 1 and steps[2] == 1
+    for outer in range(word(task, COLUMNS) // inner):
+        i, j, k, column = offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer), outer * inner
+        c = 0
+        while unit and c + wide <= inner:
+            at = (i + c, j + c, k + c)
+            strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
+            c += wide
+        while c < inner:
+            at = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
+            strip(task, state, block, at, steps, column + c, min(inner - c, NARROW), NARROW)
+            c += NARROW
+
+
+@inlined
+def over_segments(task, lo, hi, wide, strip, state):
+    """All blocks that begin in places lo..hi of the walk."""
+    offsets, segments = table(task, OFFSETS_AT, OFFSETS), word(task, SEGMENTS)
+    owners, last = as_i64_pointer(scratch(task, LONG_AT)), offsets[segments] - 1
+    base, s, k = offsets[0], segments, 0
+    if segments > 0:
+        s, k = first_block(task, offsets, lo)
+    while s < segments and offsets[s] - base + s + k * BLOCK < hi:
+        start, past = offsets[s] + k * BLOCK, segment_end(task, offsets, s)
+        size, slot = past - offsets[s], -1
+        if size > BLOCK:
+            slot = long_slot(offsets, s, k)
+            owners[slot] = s
+        block = (s, offsets[s], start, min(start + BLOCK, past), size, slot, last)
+        over_columns(task, wide, strip, state, block)
+        if start + BLOCK < past:
+            k += 1
+        else:
+            s, k = s + 1, 0
+    if word(task, STREAMING):
+        fence()
+
+
+@inlined
+def over_long_segments(task, lo, hi, strip, state):
+    """Narrow strips of long segments, to combine their blocks: numbers `slot` to `slot + blocks`.
+    Items are strips of block numbers, and the first block stands for its segment. Here `strip` is
+    called with (segment, slot, blocks, size) in place of a block."""
+    offsets, w = table(task, OFFSETS_AT, OFFSETS), words(task, word(task, COLUMN_LOOPS))
+    owners, inner = as_i64_pointer(scratch(task, LONG_AT)), extent(w)
+    steps, strips = (step(w, 0), step(w, 1), step(w, 2)), (inner + NARROW - 1) // NARROW
+    per_block = word(task, COLUMNS) // inner * strips
+    for item in range(lo, hi):
+        slot = item // per_block
+        s = owners[slot]
+        if s < 0 or slot != long_slot(offsets, s, 0):
+            continue
+        outer = (item - slot * per_block) // strips
+        c = (item - slot * per_block - outer * strips) * NARROW
+        at = (
+            offset(w, 0, outer) + c * steps[0],
+            offset(w, 1, outer) + c * steps[1],
+            offset(w, 2, outer) + c * steps[2],
+        )
+        size, count = offsets[s + 1] - offsets[s], min(inner - c, NARROW)
+        block = (s, slot, (size + BLOCK - 1) // BLOCK, size)
+        strip(task, state, block, at, steps, outer * inner + c, count, NARROW)
+
+
+@inlined
+def over_long_blocks(task, lo, hi, wide, strip, state):
+    """All blocks of long segments, by their numbers."""
+    offsets, owners = table(task, OFFSETS_AT, OFFSETS), as_i64_pointer(scratch(task, LONG_AT))
+    last = offsets[word(task, SEGMENTS)] - 1
+    for slot in range(lo, hi):
+        s = owners[slot]
+        if s < 0:
+            continue
+        start = offsets[s] + (slot - long_slot(offsets, s, 0)) * BLOCK
+        past = offsets[s + 1]
+        end = min(start + BLOCK, past)
+        block = (s, offsets[s], start, end, past - offsets[s], slot, last)
+        over_columns(task, wide, strip, state, block)
+    if word(task, STREAMING):
+        fence()

@@ -1,0 +1,293 @@
+"""Segment reductions as plain functions."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from pullback.contract.element import INDICES, kind_of_dtype
+from pullback.contract.errors import InvalidProblem
+from pullback.contract.kinds import IndexPolicy, TieRule
+from pullback.contract.record import check_flag
+from pullback.ops.segment.contract import plan_of
+from pullback.ops.segment.index import SegmentIndex, index_tensors
+from pullback.plan.function import Call, Function, Indices, Tensor, option
+from pullback.tensor.adapters import TRACED, family_of
+from pullback.tensor.view import TensorRef, as_numpy
+
+
+class SizedFunction(Function):
+    """A function that counts the segments itself where nobody says how many there are."""
+
+    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+        given = dict(zip(self.parameters, args, strict=False), **options)
+        if given.get("num_segments") is None:
+            extent = segments_in(given.get("segment_ids"))
+            if extent is not None:
+                options, args = {**options, "num_segments": extent}, args[:2]
+        return super().__call__(*args, out=out, **options)
+
+
+def segments_in(ids: Any) -> int | None:
+    """One past the largest id; None for what holds no ids, which binding then explains."""
+    if isinstance(ids, SegmentIndex):
+        return ids.num_segments
+    if family_of(ids) in (None, TRACED) or kind_of_dtype(ids.dtype) not in INDICES:
+        return None
+    return max(int(as_numpy(TensorRef(ids)).max(initial=-1)) + 1, 0)
+
+
+def _folded(view: Tensor) -> Tensor:
+    """Rows and columns: all axes but the first are columns."""
+    return view.folded((view.shape[0], prod(view.shape[1:])))
+
+
+def _check_rank(op: str, argument: str, view: Tensor) -> None:
+    if not view.shape:
+        raise InvalidProblem(op, argument, "of rank 1 or more", "rank 0")
+
+
+def _call(
+    op: str,
+    backward: bool,
+    ids: Any,
+    ascending: Any,
+    out_of_range: Any,
+    tensors: dict[str, Tensor],
+    shapes: dict[str, tuple[int, ...]],
+    **fields: Any,
+) -> Call:
+    check_flag(op, "indices_are_sorted", ascending)
+    plan = plan_of(op.split("_")[1], backward, ascending)
+    (shape,) = shapes.values()
+    desc = plan.record.descriptor(
+        embedding_dim=prod(shape[1:]),
+        policy=option(op, "out_of_range", out_of_range, IndexPolicy),
+        **fields,
+    )
+    if isinstance(ids, SegmentIndex):
+        plan.record.admit(op, desc, ids)
+    folded = {name: _folded(view) for name, view in tensors.items()}
+    return Call(plan, desc, {**folded, **index_tensors("segment_ids", ids)}, (*shapes,), shapes)
+
+
+def _forward(
+    op: str,
+    x: Tensor,
+    ids: Any,
+    num_segments: int | None,
+    indices_are_sorted: bool,
+    empty: float | None,
+    ties: str | TieRule,
+    out_of_range: str | IndexPolicy,
+) -> Call:
+    _check_rank(op, "x", x)
+    option(op, "ties", ties, TieRule)
+    if num_segments is None:
+        raise InvalidProblem(op, "num_segments", "given where the ids are not at hand", "None")
+    return _call(
+        op,
+        False,
+        ids,
+        indices_are_sorted,
+        out_of_range,
+        {"input": x},
+        {"output": (num_segments, *x.shape[1:])},
+        num_inputs=x.shape[0],
+        num_segments=num_segments,
+        element=x.element,
+        empty=empty,
+    )
+
+
+def _backward(
+    op: str,
+    dy: Tensor,
+    x: Tensor | None,
+    ids: Any,
+    indices_are_sorted: bool,
+    out_of_range: str | IndexPolicy,
+    **fields: Any,
+) -> Call:
+    _check_rank(op, "dy", dy)
+    tensors = {"d_output": dy}
+    rows = ids.shape[0] if ids.shape else 0
+    if x is not None:
+        _check_rank(op, "x", x)
+        if x.shape[1:] != dy.shape[1:]:
+            raise InvalidProblem(op, "x", f"of rows {dy.shape[1:]}, as dy", f"shape {x.shape}")
+        tensors["input"], rows = x, x.shape[0]
+    return _call(
+        op,
+        True,
+        ids,
+        indices_are_sorted,
+        out_of_range,
+        tensors,
+        {"d_input": (rows, *dy.shape[1:])},
+        num_inputs=rows,
+        num_segments=dy.shape[0],
+        element=dy.element,
+        **fields,
+    )
+
+
+@SizedFunction
+def segment_sum(
+    x: Tensor,
+    segment_ids: Indices,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Sum of the rows of each segment."""
+    return _forward(
+        "segment_sum", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+    )
+
+
+@SizedFunction
+def segment_mean(
+    x: Tensor,
+    segment_ids: Indices,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Mean of the rows of each segment: their sum divided by how many were kept."""
+    return _forward(
+        "segment_mean", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+    )
+
+
+@SizedFunction
+def segment_max(
+    x: Tensor,
+    segment_ids: Indices,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Maximum of the rows of each segment; `ties` matters to its gradient only."""
+    return _forward(
+        "segment_max", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+    )
+
+
+@SizedFunction
+def segment_min(
+    x: Tensor,
+    segment_ids: Indices,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Minimum of the rows of each segment; `ties` matters to its gradient only."""
+    return _forward(
+        "segment_min", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+    )
+
+
+@SizedFunction
+def segment_prod(
+    x: Tensor,
+    segment_ids: Indices,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Product of the rows of each segment."""
+    return _forward(
+        "segment_prod", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+    )
+
+
+@Function
+def segment_sum_backward(
+    dy: Tensor,
+    segment_ids: Indices,
+    *,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Gradient of `segment_sum`: each row receives its segment's gradient."""
+    return _backward(
+        "segment_sum_backward", dy, None, segment_ids, indices_are_sorted, out_of_range
+    )
+
+
+@Function
+def segment_mean_backward(
+    dy: Tensor,
+    segment_ids: Indices,
+    *,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Gradient of `segment_mean`: each row receives its share of the segment's gradient."""
+    return _backward(
+        "segment_mean_backward", dy, None, segment_ids, indices_are_sorted, out_of_range
+    )
+
+
+@Function
+def segment_max_backward(
+    dy: Tensor,
+    x: Tensor,
+    segment_ids: Indices,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Gradient of `segment_max`: it goes to the row that holds the maximum, by `ties`."""
+    op = "segment_max_backward"
+    rule = option(op, "ties", ties, TieRule)
+    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range, ties=rule)
+
+
+@Function
+def segment_min_backward(
+    dy: Tensor,
+    x: Tensor,
+    segment_ids: Indices,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Gradient of `segment_min`: it goes to the row that holds the minimum, by `ties`."""
+    op = "segment_min_backward"
+    rule = option(op, "ties", ties, TieRule)
+    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range, ties=rule)
+
+
+@Function
+def segment_prod_backward(
+    dy: Tensor,
+    x: Tensor,
+    segment_ids: Indices,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = "first",
+    out_of_range: str | IndexPolicy = "error",
+) -> Call:
+    """Gradient of `segment_prod`, exact with any number of zeros."""
+    op = "segment_prod_backward"
+    option(op, "ties", ties, TieRule)
+    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range)

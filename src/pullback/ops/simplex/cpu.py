@@ -1,0 +1,49 @@
+"""The simplex maps on the CPU: which kernel runs for a descriptor, and over what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.contract.kinds import SoftmaxKind
+from pullback.cpu.kernel import Kernel
+from pullback.cpu.loops import axis_words
+from pullback.cpu.program import Phase, Program, grain_for, streams
+from pullback.ops.simplex import cpu_backward, cpu_softmax, cpu_sparse
+from pullback.ops.simplex.contract import kind_of
+from pullback.ops.simplex.cpu_walk import STRIP
+from pullback.tensor.layout import along_axis
+
+Kernels = dict[SoftmaxKind, tuple[Kernel, Kernel]]
+
+# Along rows, and across columns.
+FORWARD: Kernels = {
+    SoftmaxKind.SOFTMAX: (cpu_softmax.softmax_rows, cpu_softmax.softmax_columns),
+    SoftmaxKind.LOG_SOFTMAX: (cpu_softmax.log_softmax_rows, cpu_softmax.log_softmax_columns),
+    SoftmaxKind.SPARSEMAX: (cpu_sparse.sparsemax_rows, cpu_sparse.sparsemax_columns),
+    SoftmaxKind.ENTMAX15: (cpu_sparse.entmax15_rows, cpu_sparse.entmax15_columns),
+}
+BACKWARD: Kernels = {
+    SoftmaxKind.SOFTMAX: (cpu_backward.softmax_rows, cpu_backward.softmax_columns),
+    SoftmaxKind.LOG_SOFTMAX: (cpu_backward.log_softmax_rows, cpu_backward.log_softmax_columns),
+    SoftmaxKind.SPARSEMAX: (cpu_backward.sparsemax_rows, cpu_backward.sparsemax_columns),
+    SoftmaxKind.ENTMAX15: (cpu_backward.entmax15_rows, cpu_backward.entmax15_columns),
+}
+
+
+def _program(kernels: Kernels, desc: Any, *views: Any) -> Program:
+    strides = [view.strides for view in views]
+    loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
+    rows, breadth = loops.rest.count, loops.rest.extents[-1] if loops.columns else 1
+    items = rows // breadth * -(-breadth // STRIP) if rows and loops.extent else 0
+    row_bytes = loops.extent * desc.element.itemsize
+    grain = grain_for(row_bytes * len(views) * min(breadth, STRIP))
+    words = (breadth, int(streams(rows * row_bytes)), *axis_words(loops))
+    return Program((Phase(kernels[kind_of(desc)][loops.columns], items, grain),), words)
+
+
+def forward(desc: Any, x: Any, y: Any) -> Program:
+    return _program(FORWARD, desc, x, y)
+
+
+def backward(desc: Any, dy: Any, y: Any, dx: Any) -> Program:
+    return _program(BACKWARD, desc, dy, y, dx)

@@ -1,0 +1,105 @@
+"""Simplex maps on the GPU: which step a map takes. The kernels are in `gpu_kernels`."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from pullback.contract.guarantee import PrecisionGuarantee, guarantee
+from pullback.contract.kinds import Reproducibility, SoftmaxKind
+from pullback.gpu.program import (
+    EMPTY,
+    GpuProgram,
+    Layout,
+    Step,
+    Steps,
+    Tile,
+    ceil_div,
+    operands,
+)
+from pullback.gpu.sketch import Sample
+from pullback.gpu.tile import wide
+from pullback.ops.simplex.contract import kind_of
+from pullback.ops.simplex.gpu_kernels import map_back, map_row, map_tiles
+from pullback.tensor.layout import along_axis
+
+# Rows that fit are held whole; along the axis where its elements are neighbours, else across.
+ALONG = Steps(
+    (16, Tile(32, 16, 4)),
+    (64, Tile(16, 64, 4)),
+    (128, Tile(8, 128, 4)),
+    (256, Tile(4, 256, 4)),
+    (1024, Tile(1, 1024, 4)),
+    (4096, Tile(1, 4096, 16)),
+    (None, Tile(1, 2048, 8)),
+)
+ACROSS = Steps(
+    (16, Tile(64, 16, 4)), (64, Tile(32, 64, 8)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
+)
+
+
+def _program(desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any]) -> GpuProgram:
+    """One step: `kernels` are for rows held whole, and for rows in tiles."""
+    if not prod(desc.input_shape):
+        return EMPTY
+    loops = along_axis(
+        desc.input_shape, desc.softmax_axis, [view.strides for view in tensors.values()]
+    )
+    tile = (ACROSS if loops.columns else ALONG)[loops.extent]
+    tiled = loops.extent > tile.block
+    rows = loops.rest.count
+    arguments: dict[str, Any] = dict(zip(tensors, operands(*tensors.values()), strict=True))
+    for number, name in enumerate(tensors):
+        arguments[f"step_{name}"] = loops.steps[number]
+        arguments[f"strides_{name}"] = loops.rest.strides[number]
+    arguments |= {
+        "n": loops.extent,
+        "rows": rows,
+        "extents": loops.rest.extents,
+        "KIND": kind_of(desc).value,
+        "WIDE": wide(desc.element.accumulator),
+        "R": tile.rows,
+        "B": tile.block,
+    }
+    kernel = kernels[tiled]
+    if kernel is map_back:
+        arguments["TILED"] = tiled
+    # In tiles, inputs are read once more; a threshold, once more for each of its few steps.
+    passes = len(tensors) + tiled * (len(tensors) - 1)
+    traffic = rows * loops.extent * desc.element.itemsize * passes
+    return GpuProgram((Step(kernel, ceil_div(rows, tile.rows), arguments, tile.warps, traffic),))
+
+
+def _forward(desc: Any, x: Any, y: Any) -> GpuProgram:
+    return _program(desc, {"x": x, "y": y}, (map_row, map_tiles))
+
+
+def _backward(desc: Any, dy: Any, y: Any, dx: Any) -> GpuProgram:
+    return _program(desc, {"dy": dy, "y": y, "dx": dx}, (map_back, map_back))
+
+
+def _guarantee(desc: Any) -> PrecisionGuarantee:
+    return guarantee(desc.element.accumulator, Reproducibility.RUN_TO_RUN)
+
+
+def _samples(kinds: tuple[SoftmaxKind | None, ...]) -> tuple[Sample, ...]:
+    problems = {
+        "rows": ((4096, 1024), 1),
+        "long rows": ((64, 1 << 20), 1),
+        "columns": ((64, 64, 1024), 1),
+    }
+    return tuple(
+        Sample(
+            f"{kind.value if kind else 'sparsemax'} {where}",
+            {**({"kind": kind} if kind else {}), "input_shape": shape, "softmax_axis": axis},
+        )
+        for kind in kinds
+        for where, (shape, axis) in problems.items()
+    )
+
+
+_KINDS = tuple(kind for kind in SoftmaxKind if kind is not SoftmaxKind.SPARSEMAX)
+forward = Layout(_forward, _guarantee, samples=_samples(_KINDS))
+backward = Layout(_backward, _guarantee, samples=_samples(_KINDS))
+sparsemax = Layout(_forward, _guarantee, samples=_samples((None,)))
+sparsemax_backward = Layout(_backward, _guarantee, samples=_samples((None,)))

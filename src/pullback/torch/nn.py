@@ -1,0 +1,186 @@
+"""Modules over the functions; those with a counterpart in `torch.nn` load its state dict.
+
+Rows at `padding_idx` read as zeros, whatever is stored there: that makes the gradient the adjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pullback
+from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.kinds import IndexPolicy, TieRule
+
+
+class _WithGradient(torch.autograd.Function):  # type: ignore[misc]
+    """A value with a gradient of its own kind: for options that belong to the gradient alone."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, value: Tensor, gradient: Callable[..., Any]) -> Tensor:
+        ctx.shape, ctx.gradient = weight.shape, gradient
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Any:
+        found = ctx.gradient(dout)
+        if isinstance(found, tuple):
+            rows, values = found
+            found = torch.sparse_coo_tensor(rows[None], values, ctx.shape, is_coalesced=True)
+        return found, None, None
+
+
+def _refuse_norm(module: torch.nn.Module, max_norm: float | None) -> None:
+    if max_norm is not None:
+        name = type(module).__name__
+        raise Unsupported(name, "max_norm", "None (the table is never changed)", repr(max_norm))
+
+
+class Embedding(torch.nn.Embedding):  # type: ignore[misc]
+    """`torch.nn.Embedding` with a deterministic gradient, summed in order and rounded once."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _refuse_norm(self, self.max_norm)
+
+    def forward(self, input: Tensor) -> Tensor:
+        lookup = partial(pullback.embedding, indices=input, padding_idx=self.padding_idx)
+        if not self.scale_grad_by_freq and not self.sparse:
+            return lookup(self.weight)
+        gradient = partial(
+            pullback.embedding_backward,
+            indices=input,
+            num_embeddings=self.num_embeddings,
+            padding_idx=self.padding_idx,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+            sparse=self.sparse,
+        )
+        return _WithGradient.apply(self.weight, lookup(self.weight.detach()), gradient)
+
+
+class EmbeddingBag(torch.nn.EmbeddingBag):  # type: ignore[misc]
+    """`torch.nn.EmbeddingBag` with a deterministic gradient, summed in order and rounded once."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _refuse_norm(self, self.max_norm)
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        indices, offsets, weights = self._bags(input, offsets, per_sample_weights)
+        bags = {
+            "offsets": offsets,
+            "mode": self.mode,
+            "padding_idx": self.padding_idx,
+            "per_sample_weights": weights,
+            "include_last_offset": self.include_last_offset and input.dim() == 1,
+        }
+        if not self.scale_grad_by_freq and not self.sparse:
+            return pullback.embedding_bag(self.weight, indices, **bags)
+        if weights is not None and weights.requires_grad:
+            expected = "without gradient where scale_grad_by_freq or sparse is set"
+            raise Unsupported("EmbeddingBag", "per_sample_weights", expected, "requires_grad")
+        winners = None
+        value = pullback.embedding_bag(
+            self.weight.detach(), indices, return_indices=self.mode == "max", **bags
+        )
+        if self.mode == "max":
+            value, winners = value
+        gradient = partial(
+            pullback.embedding_bag_backward,
+            indices=indices,
+            num_embeddings=self.num_embeddings,
+            output_index=winners,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+            sparse=self.sparse,
+            **bags,
+        )
+        return _WithGradient.apply(self.weight, value, gradient)
+
+    @staticmethod
+    def _bags(
+        input: Tensor, offsets: Tensor | None, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Flat indices and their offsets; a matrix is a bag per row."""
+        if (offsets is None) != (input.dim() == 2):
+            got = (
+                f"input of rank {input.dim()}, offsets {'missing' if offsets is None else 'given'}"
+            )
+            raise InvalidProblem(
+                "EmbeddingBag", "offsets", "given with a vector, left out with a matrix", got
+            )
+        if offsets is not None:
+            return input, offsets, weights
+        rows, columns = input.shape
+        offsets = torch.arange(0, rows * columns, columns or 1, device=input.device)[:rows]
+        if not columns:
+            offsets = torch.zeros(rows, dtype=torch.int64, device=input.device)
+        return input.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
+
+
+class Sparsemax(torch.nn.Module):  # type: ignore[misc]
+    """The Euclidean projection onto the simplex along `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pullback.sparsemax(x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class Entmax15(torch.nn.Module):  # type: ignore[misc]
+    """The 1.5-entmax map along `dim`: between softmax and sparsemax."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pullback.entmax15(x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class SegmentPool(torch.nn.Module):  # type: ignore[misc]
+    """Rows pooled by segment: `reduce` is "sum", "mean", "max", "min" or "prod"."""
+
+    def __init__(
+        self,
+        reduce: str = "sum",
+        *,
+        indices_are_sorted: bool = False,
+        empty: float | None = None,
+        ties: str | TieRule = "first",
+        out_of_range: str | IndexPolicy = "error",
+    ) -> None:
+        super().__init__()
+        if reduce not in ("sum", "mean", "max", "min", "prod"):
+            expected = "'sum', 'mean', 'max', 'min' or 'prod'"
+            raise InvalidProblem("SegmentPool", "reduce", expected, repr(reduce))
+        self.reduce = reduce
+        self.options = {
+            "indices_are_sorted": indices_are_sorted,
+            "empty": empty,
+            "ties": ties,
+            "out_of_range": out_of_range,
+        }
+
+    def forward(self, x: Tensor, segment_ids: Any, num_segments: int | None = None) -> Tensor:
+        pool = getattr(pullback, f"segment_{self.reduce}")
+        return pool(x, segment_ids, num_segments, **self.options)
+
+    def extra_repr(self) -> str:
+        return f"reduce={self.reduce!r}"

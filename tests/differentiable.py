@@ -1,0 +1,98 @@
+"""Points at which every function is smooth, for tests that differentiate: derived from the registry,
+so that a new function is covered by existing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pullback.contract.element import ElementKind
+from pullback.ops.case import Case
+from pullback.verify.subject import Arguments, Subject, subjects
+
+SUBJECTS = list(subjects().values())
+
+
+def _apart(rng: np.random.Generator, *shape: int) -> Any:
+    """Values that no small step makes equal."""
+    return (rng.permutation(int(np.prod(shape))) / 5 + 0.3).reshape(shape)
+
+
+def _rows(rng: np.random.Generator) -> Iterator[Case]:
+    for axis, reverse in ((0, False), (1, True)):
+        arrays = {"x": _apart(rng, 3, 4), "dy": rng.standard_normal((3, 4))}
+        yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
+
+
+def _recurrence(rng: np.random.Generator) -> Iterator[Case]:
+    for axis, reverse in ((0, False), (1, True)):
+        arrays = {name: rng.standard_normal((3, 4)) for name in ("a", "b", "dh", "h")}
+        yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
+
+
+def _lerp(rng: np.random.Generator) -> Iterator[Case]:
+    arrays = {name: rng.standard_normal((3, 4)) for name in ("a", "b", "dy")}
+    yield Case("number", arrays, {"weight": 0.3})
+    yield Case("tensor", {**arrays, "weight": np.array([0.2, 0.7, -0.1, 1.4])})
+    yield Case("broadcast", {**arrays, "a": arrays["a"][:1], "weight": np.array(0.7)})
+
+
+def _segment(rng: np.random.Generator) -> Iterator[Case]:
+    ids = np.array([2, 0, 2, 1, 0, 5, -1])
+    yield Case(
+        "rows", {"x": _apart(rng, 7, 2), "dy": rng.standard_normal((6, 2)), "segment_ids": ids}
+    )
+
+
+def _embedding(rng: np.random.Generator) -> Iterator[Case]:
+    table = {"weight": _apart(rng, 5, 2)}
+    indices = np.array([[4, 1, 1], [-1, 0, 4]])
+    lookup = {**table, "indices": indices, "dout": rng.standard_normal((2, 3, 2))}
+    yield Case("lookup", lookup, {"padding_idx": 0})
+    bags = {
+        **table,
+        "indices": np.array([4, 1, 1, 9, 0, 4, 2]),
+        "offsets": np.array([0, 2, 2, 5]),
+        "per_sample_weights": rng.standard_normal(7),
+        "dout": rng.standard_normal((4, 2)),
+    }
+    yield Case("bags", bags, {"padding_idx": 0})
+
+
+_CASES = {
+    "scan": _rows,
+    "simplex": _rows,
+    "recurrence": _recurrence,
+    "lerp": _lerp,
+    "segment": _segment,
+    "embedding": _embedding,
+}
+
+
+def points(subject: Subject, element: ElementKind = ElementKind.F64) -> list[Arguments]:
+    """NumPy arguments for every sensible combination of a function's options."""
+    found = []
+    for variant in subject.variants:
+        for case in _CASES[subject.family](np.random.default_rng(3)):
+            arguments = subject.arguments(case, element, ElementKind.I64, variant)
+            if arguments is not None:
+                found.append(arguments)
+    return found + [_with_zeros(point) for point in found[:1] if "prod" in subject.name]
+
+
+def _with_zeros(arguments: Arguments) -> Arguments:
+    """Products are smooth at zeros, and that is where divisions would show."""
+    x = arguments["x"].copy()
+    x[:2] = 0
+    if "y" in arguments:
+        return {**arguments, "x": x, "y": np.cumprod(x, arguments["axis"])}
+    return {**arguments, "x": x}
+
+
+def smooth(subject: Subject) -> list[Arguments]:
+    """The points, if there are any: an empty list would make a test pass unseen."""
+    found = points(subject)
+    assert found, f"no point for {subject.name} in tests/differentiable.py"
+    return found

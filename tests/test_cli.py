@@ -1,0 +1,207 @@
+"""The command line: what it prints, how it refuses, what it does not import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from pullback.bench.race import Effort
+from pullback.bench.results import Results
+from pullback.bench.workload import F32, Draw, Row, Workload, families, take_rows
+from pullback.cli import app as commands
+
+ROOT = Path(__file__).parents[1]
+TINY = Workload("8x16", ("lerp",), families()["lerp"].natures[0].make, take_rows, wrt=("a", "b"))
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["pullback", *words])
+    return commands.run()
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_help_has_a_sentence_and_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, command, "--help") == 0
+    assert f"pullback {command}" in capsys.readouterr().out
+
+
+def test_list_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "list", "scan", "--json") == 0
+    found = {entry["op"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert found["cumprod_backward"]["dtypes"] == ["f16", "bf16", "f32", "f64"]
+    assert call(monkeypatch, "list") == 0
+    assert "lerp_backward" in capsys.readouterr().out
+    assert call(monkeypatch, "show", "cumprod_backward") == 0
+    out = capsys.readouterr().out
+    assert "R[j] = dy[j] + x[j+1]·R[j+1]" in out
+    assert "scan.cumprod.backward f32 numba" in out
+    assert call(monkeypatch, "show", "lerp", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["costs"]["moves"] == "201.3 MB"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("show", "cumprd"), "did you mean cumprod"),
+        (("list", "scam"), "did you mean scan"),
+        (("bench", "nothing"), "no family is called 'nothing'"),
+        (("bench", "lerp", "--peers", "tensorflow"), "no peer is called"),
+        (("bench", "lerp", "--rows", "no such row"), "nothing matches"),
+        (("bench", "lerp", "--compare", "pyproject.toml"), "is not a result"),
+        (("report", "missing.json"), "pullback bench --save missing.json"),
+        (("report", "pyproject.toml"), "is not a result"),
+        (("demo", "--dtype", "f8"), "no dtype is called 'f8'"),
+        (("verify", "nothing"), "no op or family is called"),
+        (("warm", "nothing"), "no family is called"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert call(monkeypatch, *words) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "doctor", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"cores", "features", "kernel cache", "gpu", "extras", "advice"} <= found.keys()
+    assert call(monkeypatch, "doctor") == 0
+
+
+def test_demo_prints_one_line_per_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Row("lerp", TINY, "lerp", way, F32) for way in ("forward", "backward")]
+    monkeypatch.setattr("pullback.bench.demo.rows", lambda elements: rows)
+    monkeypatch.setattr("pullback.bench.demo.EFFORT", Effort(2, 0.0, 1, 1e-5))
+    assert call(monkeypatch, "demo") == 0
+    out = capsys.readouterr().out
+    assert "lerp_backward" in out
+    assert "ulp" in out
+    assert call(monkeypatch, "demo", "--json") == 0
+    found = Results.from_json(capsys.readouterr().out)
+    assert [row.direction for row in found.rows] == ["forward", "backward"]
+    assert all(row.same_bits and row.ulp is not None and row.ulp <= 1 for row in found.rows)
+
+
+def test_bench_saves_compares_and_reads_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.json"
+    words = ("bench", "lerp", "--quick", "--rows", "8x8", "--peers", "numpy")
+    assert call(monkeypatch, *words, "--save", str(file)) == 0
+    assert "Figures" in capsys.readouterr().out
+    assert len(Results.load(file).rows) == 2
+    assert "lerp,lerp,forward,8x8,f32" in file.with_suffix(".csv").read_text()
+    assert call(monkeypatch, *words, "--compare", str(file)) == 0
+    assert "new over old" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_an_interrupt_keeps_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pullback.bench import compete
+
+    measured: list[Any] = []
+    real = compete.measure
+
+    def once(*args: Any) -> Any:
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(real(*args))
+        return measured[0]
+
+    monkeypatch.setattr(compete, "measure", once)
+    words = ("bench", "lerp", "--quick", "--rows", "8x8", "--peers", "none", "--json")
+    assert call(monkeypatch, *words) == 0
+    said = capsys.readouterr()
+    assert "interrupted" in said.err
+    assert Results.from_json(said.out).rows == measured
+
+
+def test_verify_is_quick_and_tells_what_broke(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pullback.contract.element import ElementKind
+    from pullback.verify import Verdict
+
+    broken = Verdict("lerp", ElementKind.F16, "equals the oracle", 3, "case: 9 ulp", 9.0)
+    monkeypatch.setattr("pullback.verify.verify", lambda names, every: iter([broken]))
+    assert call(monkeypatch, "verify", "lerp", "--json") == 1
+    assert json.loads(capsys.readouterr().out)[0]["broken"] == "case: 9 ulp"
+    assert call(monkeypatch, "verify", "lerp") == 1
+
+
+def test_warm_lays_out_every_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pullback.bench import inventory
+
+    one = [(family, plan) for family, plan in inventory.plans() if plan.__name__ == "LerpPlan"]
+    monkeypatch.setattr(inventory, "plans", lambda: iter(one))
+    monkeypatch.setattr(inventory, "SIZES", (inventory.SMALL,))
+    monkeypatch.setattr(inventory, "FLOATS", (F32,))
+    assert call(monkeypatch, "warm", "lerp") == 0
+    assert "compiled kernels" in capsys.readouterr().err
+    monkeypatch.setattr(one[0][1], "lay_out", lambda *_: 1 / 0)
+    assert call(monkeypatch, "warm") == 1
+    assert "LerpPlan: ZeroDivisionError" in capsys.readouterr().err
+
+
+def _python(code: str, **environment: str) -> str:
+    import os
+
+    paths = os.pathsep.join(path for path in sys.path if path)
+    env = {**os.environ, "PYTHONPATH": paths, **environment}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['pullback', '--help']\n"
+        "from pullback.cli import app\n"
+        "app.run()\n"
+        "heavy = ('numba', 'torch', 'jax', 'altair', 'triton')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    assert _python(code).strip().endswith("[]")
+
+
+def test_a_missing_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['typer'] = None\n"
+        "from pullback.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    print(done.code)"
+    )
+    assert "pip install 'pullback[cli]'" in _python(code)
+
+
+def test_the_catalog_is_fresh() -> None:
+    from pullback.cli.catalog import catalog_page
+
+    page = (ROOT / "docs" / "catalog.md").read_text()
+    assert page == catalog_page(), "run `pullback catalog --write docs/catalog.md`"
+
+
+def test_blank_draws_have_the_layout_of_real_ones() -> None:
+    real, blank = Draw(F32).normal(3, 4), Draw(F32, blank=True).normal(3, 4)
+    assert (real.shape, real.strides, real.dtype) == (blank.shape, blank.strides, blank.dtype)

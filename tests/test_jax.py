@@ -1,0 +1,123 @@
+"""JAX: the same bits as NumPy in every function and element, eager, compiled and batched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pullback.contract.element import FLOATS, ElementKind
+from pullback.verify.laws import same_bits, trials
+from pullback.verify.subject import Arguments, Subject, subjects
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+SUBJECTS = list(subjects().values())
+
+# Each case is one more custom call to compile: a fair share of them, and none that is long.
+CASES = 12
+LONGEST = 400
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def _id(value: object) -> str:
+    return value.name.lower() if isinstance(value, ElementKind) else str(value)
+
+
+def some(subject: Subject, element: ElementKind, count: int = CASES) -> list[Arguments]:
+    """Cases of a function from all over its family's list."""
+    small = [
+        arguments
+        for _, arguments in trials(subject, element)
+        if all(v.size <= LONGEST for v in arguments.values() if isinstance(v, np.ndarray))
+    ]
+    return small[:: max(len(small) // count, 1)]
+
+
+def split(arguments: Arguments) -> tuple[Arguments, Arguments]:
+    """Arrays, now JAX's, and the rest."""
+    arrays = {k: jnp.asarray(v) for k, v in arguments.items() if isinstance(v, np.ndarray)}
+    return arrays, {k: v for k, v in arguments.items() if k not in arrays}
+
+
+def results(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def agree(got: Any, want: Any) -> None:
+    for mine, theirs in zip(results(got), results(want), strict=True):
+        assert isinstance(mine, jax.Array)
+        assert mine.dtype == theirs.dtype
+        assert same_bits(np.asarray(mine), theirs)
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_same_bits_as_numpy(subject: Subject, element: ElementKind) -> None:
+    cases = some(subject, element) or pytest.skip("its family has no cases for it")
+    parts = [split(arguments) for arguments in cases]
+
+    @jax.jit
+    def compiled(operands: list[Arguments]) -> list[Any]:
+        return [
+            subject.function(**arrays, **rest)
+            for arrays, (_, rest) in zip(operands, parts, strict=True)
+        ]
+
+    found = compiled([arrays for arrays, _ in parts])
+    for arguments, got in zip(cases, found, strict=True):
+        agree(got, subject.function(**arguments))
+    arrays, rest = parts[len(parts) // 2]
+    agree(subject.function(**arrays, **rest), subject.function(**cases[len(parts) // 2]))
+
+
+def stacked(arrays: Arguments, names: list[str]) -> Arguments:
+    """Two different members of a batch, in front."""
+    return {
+        name: jnp.stack([value, value[..., ::-1] if value.ndim else value])
+        if name in names
+        else value
+        for name, value in arrays.items()
+    }
+
+
+@pytest.mark.parametrize("ids_too", [False, True], ids=["floats", "ids too"])
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_a_batch_has_the_bits_of_its_members(subject: Subject, ids_too: bool) -> None:
+    for arguments in some(subject, ElementKind.F32, 3):
+        arrays, rest = split(arguments)
+        names = [
+            name
+            for name, value in arrays.items()
+            if name != "offsets" and (ids_too or jnp.issubdtype(value.dtype, jnp.floating))
+        ]
+        batch = stacked(arrays, names)
+        axes = ({name: 0 if name in names else None for name in arrays},)
+
+        def function(arrays: Arguments, rest: Arguments = rest) -> Any:
+            return subject.function(**arrays, **rest)
+
+        found = results(jax.jit(jax.vmap(function, axes))(batch))
+        for member in range(2):
+            slices = {k: v[member] if k in names else v for k, v in batch.items()}
+            want = results(function(slices))
+            agree(tuple(got[member] for got in found), tuple(map(np.asarray, want)))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_without_x64_positions_are_narrow(subject: Subject) -> None:
+    with jax.enable_x64(False):
+        for arguments in some(subject, ElementKind.F32, 3):
+            arrays, rest = split(arguments)
+            found = results(subject.function(**arrays, **rest))
+            for got, want in zip(found, results(subject.function(**arguments)), strict=True):
+                assert got.dtype == (np.int32 if want.dtype == np.int64 else want.dtype)
+                assert same_bits(np.asarray(got).astype(want.dtype), want)

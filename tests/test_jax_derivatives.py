@@ -1,0 +1,180 @@
+"""JAX: derivatives of every function, both modes, second order, and the bits of plain gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pullback.contract.element import FLOATS, ElementKind
+from pullback.ops.lerp.functions import lerp
+from pullback.ops.recurrence.functions import linear_scan
+from pullback.verify.laws import same_bits, trials
+from pullback.verify.subject import Arguments, Subject, subjects
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+check_grads = pytest.importorskip("jax.test_util").check_grads
+
+SUBJECTS = list(subjects().values())
+FORWARDS = [subject for subject in SUBJECTS if f"{subject.name}_backward" in subjects()]
+COTANGENTS = ("dy", "dout", "dh")
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def _id(value: object) -> str:
+    return value.name.lower() if isinstance(value, ElementKind) else str(value)
+
+
+def is_smooth(arguments: Arguments) -> bool:
+    """Few numbers, finite, and no two alike: no tie, no edge of a support."""
+    floats = [v for v in arguments.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
+    return (
+        all(
+            np.isfinite(v).all() and np.abs(v).max(initial=0) < 100 and np.unique(v).size == v.size
+            for v in floats
+        )
+        and 4 <= max(v.size for v in floats) <= 64
+    )
+
+
+def smooth(subject: Subject) -> Arguments:
+    found = (a for _, a in trials(subject, ElementKind.F64) if is_smooth(a))
+    chosen = next(found, None)
+    if chosen is None:
+        pytest.skip("no case without ties")
+    return chosen
+
+
+def of_floats(subject: Subject, arguments: Arguments) -> tuple[Any, list[Any]]:
+    """The function of its float arrays alone, and these."""
+    names = [
+        name
+        for name, value in arguments.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "iu"
+    ]
+    rest = {
+        name: jnp.asarray(value) if isinstance(value, np.ndarray) else value
+        for name, value in arguments.items()
+        if name not in names
+    }
+
+    def function(*values: Any) -> Any:
+        arrays = {name: jnp.asarray(value) for name, value in zip(names, values, strict=True)}
+        result = subject.function(**arrays, **rest)
+        if isinstance(result, tuple):
+            return tuple(array for array in result if jnp.issubdtype(array.dtype, jnp.floating))
+        return result
+
+    return function, [jnp.asarray(arguments[name]) for name in names]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_derivatives_to_second_order(subject: Subject) -> None:
+    function, arrays = of_floats(subject, smooth(subject))
+    check_grads(jax.jit(function), arrays, order=2, modes=("fwd", "rev"))
+
+
+# --- the fast path: a gradient is the backward kernel --------------------------------------------
+
+
+def backward_arguments(
+    subject: Subject, arguments: Arguments, results: tuple[Any, ...], cotangent: Any
+) -> Arguments:
+    """What NumPy's backward function is to be called with, by the names it has."""
+    known = {**arguments, "y": results[0], "h": results[0], "output_index": results[-1]}
+    known.update(dict.fromkeys(COTANGENTS, cotangent))
+    if "weight" in arguments and hasattr(arguments["weight"], "shape"):
+        known["num_embeddings"] = len(arguments["weight"])
+    backward = subjects()[f"{subject.name}_backward"].function
+    return {name: known[name] for name in backward.parameters if name in known}
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", FORWARDS, ids=_id)
+def test_gradients_have_the_bits_of_the_backward(subject: Subject, element: ElementKind) -> None:
+    cases = [
+        a
+        for _, a in trials(subject, element)
+        if all(v.size <= 400 for v in a.values() if isinstance(v, np.ndarray))
+    ]
+    for arguments in cases[:: len(cases) // 3]:
+        arguments.pop("per_sample_weights", None)
+        if "mode" in arguments and arguments["mode"] == "max":
+            arguments["return_indices"] = True
+        results = subject.function(**arguments)
+        results = results if isinstance(results, tuple) else (results,)
+        rng = np.random.default_rng(0)
+        g = np.asarray(rng.standard_normal(results[0].shape)).astype(element.dtype)
+        backward = subjects()[f"{subject.name}_backward"].function
+        want = backward(**backward_arguments(subject, arguments, results, g))
+        want = want if isinstance(want, tuple) else (want,)
+
+        function, arrays = of_floats(subject, arguments)
+
+        def pulled(arrays: Any, g: Any, function: Any = function) -> Any:
+            value, pull = jax.vjp(function, *arrays)
+            return pull((g,) if isinstance(value, tuple) else g)
+
+        got = jax.jit(pulled)(arrays, jnp.asarray(g))
+        for mine, theirs in zip(got, want, strict=True):
+            assert same_bits(np.asarray(mine), theirs)
+
+
+# --- what JAX does with functions -----------------------------------------------------------------
+
+
+def loss(x: Any) -> Any:
+    return (linear_scan(x, lerp(x, x * x, 0.25)) ** 2).sum()
+
+
+X = np.random.default_rng(1).standard_normal((3, 4))
+
+
+def test_second_derivatives_agree_in_any_order() -> None:
+    x = jnp.asarray(X)
+    forward_over_reverse = jax.hessian(loss)(x)
+    for other in (jax.jacrev(jax.jacrev(loss)), jax.jacfwd(jax.jacfwd(loss))):
+        np.testing.assert_allclose(other(x), forward_over_reverse, rtol=1e-10, atol=1e-10)
+    reverse_over_forward = jax.grad(lambda x: jax.jvp(loss, (x,), (jnp.ones_like(x),))[1])(x)
+    along = forward_over_reverse.sum((2, 3))
+    np.testing.assert_allclose(reverse_over_forward, along, rtol=1e-10, atol=1e-10)
+
+
+def test_third_order() -> None:
+    check_grads(jax.jit(loss), (jnp.asarray(X) / 2,), order=3, modes=("rev",))
+
+
+def test_control_flow_and_checkpoints() -> None:
+    def steps(x: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            carry = jax.lax.cond(carry.sum() > 0, lambda c: linear_scan(c, c), lambda c: -c, carry)
+            return 0.3 * carry, carry.sum()
+
+        return jax.lax.scan(body, x, None, length=4)[1].sum()
+
+    x = jnp.asarray(X)
+    check_grads(jax.jit(steps), (x,), order=2, modes=("fwd", "rev"))
+    plain = jax.grad(steps)(x)
+    np.testing.assert_array_equal(jax.grad(jax.checkpoint(steps))(x), plain)
+    np.testing.assert_allclose(jax.vmap(jax.grad(steps))(x[None])[0], plain, rtol=1e-12)
+
+
+def test_transposition_of_linear_functions() -> None:
+    x, g = jnp.asarray(X), jnp.asarray(X[::-1])
+    for function in (subjects()["cumsum"].function, lambda x: lerp(x, 2 * x, 0.25)):
+        (adjoint,) = jax.linear_transpose(function, x)(g)
+        np.testing.assert_allclose((adjoint * x).sum(), (g * function(x)).sum(), rtol=1e-12)
+
+
+def test_numpy_tangents_and_cotangents_are_welcome() -> None:
+    x = jnp.asarray(X)
+    value, pull = jax.vjp(linear_scan, x, x)
+    assert pull(X)[0].shape == jax.jvp(linear_scan, (x, x), (X, X))[1].shape == value.shape
