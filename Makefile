@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test test-slow test-gpu lint clean
+.PHONY: run test test-slow test-gpu bench lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -16,6 +16,11 @@ test-slow: $(VENV)/.all
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu
+
+# The full table of this machine: leave it alone meanwhile.
+bench: $(VENV)/.all
+	$(BIN)/pullback bench --save benchmarks/results.json
+	$(BIN)/pullback report benchmarks/results.json --out report.html --pictures benchmarks
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check .

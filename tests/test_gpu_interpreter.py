@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.kinds import BackendKind
 from pullback.ops.case import Case, hostile_rows
 from pullback.plan.stream import Stream, Workspace
+from pullback.tensor.view import TensorMut
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
 
@@ -30,7 +32,10 @@ class Interpreted(Subject):
         if out is None:
             outs = tuple(np.full(spec.shape, 77, spec.element.dtype) for spec in call.specs)
         tensors = {slot.name: call.tensors.get(slot.name) for slot in plan.record.slots}
-        args = laws._args_class(plan)(**{**tensors, **dict(zip(call.returns, outs, strict=True))})
+        for name, array in zip(call.returns, outs, strict=True):
+            # A function's result may have more axes than the plan's, which folds them.
+            tensors[name] = TensorMut(array).folded(plan.record.slot(name).shape(call.descriptor))
+        args = SimpleNamespace(**tensors)
         plan.run(Stream.cpu(), Workspace.allocate(plan), args)
         return outs
 

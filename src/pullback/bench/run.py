@@ -125,7 +125,7 @@ def tasks(chosen: Selection) -> list[Task]:
 
 
 def conclude(results: Results, chosen: Selection) -> None:
-    """Read the figures off what was measured."""
+    """Read the figures off what was measured; of a part of the rows, those that can be read."""
     results.figures.clear()
     for name in chosen.families:
         if name in families():
@@ -133,3 +133,5 @@ def conclude(results: Results, chosen: Selection) -> None:
     if overhead.NAME in chosen.families:
         figures = (*overhead.FIGURES, *overhead.step_figures())
         results.figures += read_all(overhead.NAME, figures, results)
+    if chosen.pattern != "*":
+        results.figures = [figure for figure in results.figures if figure.met is not None]

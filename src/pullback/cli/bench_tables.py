@@ -142,10 +142,8 @@ def _figures(results: Results) -> Table:
 
 
 def _changes(before: Results, after: Results) -> Table:
-    made = table(
-        f"Against {before.machine['commit']}: time relative to copy, new over old",
-        "row", "contestant", ">change",
-    )  # fmt: skip
+    made = table("New over old", "row", "contestant", ">change")
+    made.caption = f"Times relative to the copy of each run; old is {before.machine['commit']}."
     for row, name, ratio in sorted(compare(before, after), key=lambda c: -c[2]):
         mark = "red" if ratio > 1.15 else "green" if ratio < 0.87 else "dim"
         made.add_row(row.title, name, f"[{mark}]{ratio - 1:+.0%}[/{mark}]")

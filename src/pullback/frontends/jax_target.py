@@ -125,9 +125,11 @@ _KEPT: Final = 64
 
 
 def failure_behind(error: BaseException) -> PullbackError | None:
-    """The error of ours whose sentence an error of XLA carries."""
+    """The error of ours whose sentence an error of XLA carries: the longest, since "position 1" is
+    also the beginning of "position 10"."""
     text = str(error)
-    return next((ours for words, ours in list(_FAILURES.items()) if words in text), None)
+    found = [sentence for sentence in list(_FAILURES) if sentence in text]
+    return _FAILURES.get(max(found, key=len)) if found else None
 
 
 def _word(address: int, position: int) -> int:
@@ -139,6 +141,10 @@ def _about(frame: int) -> Any:
     return json.loads(ctypes.string_at(_word(span, 0), _word(span, 1)))
 
 
+_ERROR_CREATE: Final = 6  # where XLA's table of functions has it
+_INVALID_ARGUMENT: Final = 3
+
+
 def _xla_error(frame: int, sentence: str) -> int:
     message = ctypes.create_string_buffer(sentence.encode())
     order = (ctypes.c_int64 * 4)(28, 0, ctypes.addressof(message), _INVALID_ARGUMENT)
@@ -146,10 +152,6 @@ def _xla_error(frame: int, sentence: str) -> int:
         _word(_word(frame, xla.API), _ERROR_CREATE)
     )
     return int(create(ctypes.addressof(order)))
-
-
-_ERROR_CREATE: Final = 6
-_INVALID_ARGUMENT: Final = 3
 
 
 def _explain(frame: int, block: int) -> int:
@@ -171,7 +173,7 @@ def _explain(frame: int, block: int) -> int:
 
 
 def _instantiate(frame: int) -> int:
-    if _word(frame, xla.EXTENSION):
+    if _word(frame, xla.EXTENSION):  # only asks for the version, which the handler tells
         return 0
     about = _about(frame)
     if about["sources"] != source_hash():

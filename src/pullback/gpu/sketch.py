@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -58,4 +58,14 @@ def programs(
     for record in records:
         path = record.backends.get(BackendKind.TRITON)
         for sample in resolve(path).samples if path else ():
-            yield f"{record.name} {sample.title}", sketched(record, sample, element)
+            if _fits(record, sample):
+                yield f"{record.name} {sample.title}", sketched(record, sample, element)
+
+
+def _fits(record: PlanRecord, sample: Sample) -> bool:
+    """Plans may share a layout, and with it the samples, but not all fields."""
+    given = {*sample.options, "element"}
+    known = fields(record.descriptor)
+    return given <= {f.name for f in known} and given >= {
+        f.name for f in known if f.default is MISSING
+    }

@@ -10,5 +10,5 @@ from importlib.util import find_spec
 if find_spec("torch") is None:
     raise ImportError("pullback.torch needs PyTorch: pip install 'pullback[torch]'")
 
-import pullback.frontends.torch  # noqa: E402, F401: registers the ops
-from pullback.torch import nn as nn  # noqa: E402
+import pullback.frontends.torch  # noqa: F401 (registers the ops)
+from pullback.torch import nn as nn

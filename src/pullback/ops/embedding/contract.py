@@ -243,7 +243,10 @@ def _record(
         op=lambda _: op,
         validate=lambda desc: check(op, desc),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: f"pullback.ops.embedding.cpu:{op}"},
+        backends={
+            BackendKind.NUMBA: f"pullback.ops.embedding.cpu:{op}",
+            BackendKind.TRITON: f"pullback.ops.embedding.gpu:{op}",
+        },
         reference=lambda desc, **arrays: resolve(f"pullback.ops.embedding.reference:{op}")(
             desc, **arrays
         ),

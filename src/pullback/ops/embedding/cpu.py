@@ -83,7 +83,7 @@ def embedding(
         at.LAST: last_id(desc.num_embeddings, ids),
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: weight.strides[0],
-        at.STREAMING: int(streams(nbytes * desc.num_indices)),
+        at.STREAMING: at.IN_ORDER if streams(nbytes * desc.num_indices) else 0,
     }
     check = check_phases(values) if values[at.STRICT] and offsets is None else ()
     count = desc.num_indices if desc.embedding_dim else 0
@@ -107,8 +107,9 @@ def embedding_backward(
         at.LAST: last_id(desc.num_embeddings, ids),
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: dweight.strides[0],
-        at.STREAMING: int(streams(nbytes * desc.num_embeddings) and not desc.accumulate),
     }
+    if streams(nbytes * desc.num_embeddings) and not desc.accumulate:
+        values[at.STREAMING] = at.IN_ORDER
     phases = () if prepared else sort_phases(values)
     if desc.embedding_dim:
         phases += (
@@ -277,7 +278,12 @@ def _max_backward(desc: Any, *views: Any) -> Program:
         phases += (
             Phase(maxima.turn_to_winners, 1, 1, **_ANY, index=_I64),
             *(replace(phase, index=_I64) for phase in sort_phases(others)),
-            walk_phase(maxima.winner_gradients, others, _row_bytes(desc)),
+            Phase(
+                maxima.winner_gradients,
+                desc.num_embeddings,
+                grain_for(_row_bytes(desc), WALK_BYTES),
+                index=_I64,
+            ),
         )
     columns = at.last_axis([dout, dout if dweight is None else dweight])
     # Column by column, so that what a row of the table won in one of them lies side by side.

@@ -9,40 +9,33 @@ weight counts; a negative r is left out.
 from __future__ import annotations
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import index_pointer, kernel, pointer, real, set_word, word, words
-from pullback.cpu.loops import extent, step
-from pullback.cpu.memory import (
-    as_f64_pointer,
-    as_i64_pointer,
-    filled_wide,
-    get_first,
-    prefetch,
-    put_first,
-    read_wide,
-)
+from pullback.cpu.kernel import index_pointer, kernel, pointer, set_word, word
+from pullback.cpu.memory import as_f64_pointer, as_i64_pointer, prefetch, read_wide
 from pullback.cpu.program import DETAIL, STATUS, TENSORS
-from pullback.cpu.vector import like, splat, to_f64
+from pullback.cpu.vector import like, splat
 from pullback.ops.segment.cpu_index import id_at
-from pullback.ops.segment.cpu_strip import AHEAD, NARROW, as_wide, load_wide, store, sum_lanes
-from pullback.ops.segment.cpu_sum import finish, plus, summed
+from pullback.ops.segment.cpu_strip import AHEAD, as_wide, load_wide, sum_lanes
+from pullback.ops.segment.cpu_sum import (
+    add_partial,
+    finish,
+    finish_empty,
+    keep_partial,
+    nothing,
+    plus,
+    summed,
+)
+from pullback.ops.segment.cpu_walk import over_columns, over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
-    ACCUMULATE,
     BAD_OFFSETS,
     BAG_CHUNKS,
     BAG_FINDINGS_AT,
     BAG_OF_AT,
     BAG_SIZES_AT,
     BAGS,
-    BLOCK,
     BORDERS_AT,
-    COLUMN_LOOPS,
     COLUMNS,
-    EMPTY,
     IDS,
-    LONG_AT,
     NOWHERE,
-    OFFSETS,
-    OFFSETS_AT,
     OFFSETS_COUNT,
     OFFSETS_STEP,
     ORDER,
@@ -52,23 +45,17 @@ from pullback.ops.segment.cpu_words import (
     POSITION_ROW,
     ROWS,
     SEGMENT_ROW,
-    SEGMENTS,
     SOURCE,
     TARGET,
     VOCABULARY,
     WEIGHTS_STEP,
-    begins_before,
-    first_block,
     has_order,
-    long_slot,
-    next_block,
     scratch,
-    segment_end,
     table,
 )
 
 BAG_OFFSETS, WEIGHTS, WINNERS, TABLE, D_WEIGHTS = range(TENSORS + 5, TENSORS + 10)
-PARTS = 3  # a partial sum, its correction, how many rows were kept
+PARTS = 4  # a partial sum and its correction, how many rows were kept, and nothing
 BAG_CHUNK = 1 << 13  # offsets per item of the phases that look at them
 
 
@@ -160,129 +147,94 @@ def find_index(task, maps, i):
 @inlined
 def find_bag(task, maps, i):
     """Backward: sorted row i is found through the order, and its bag is mapped."""
-    order, bag_of, indirect = maps
+    order, indirect, bag_of = maps
     n = order[i] if indirect else i
     return bag_of[n], n
 
 
 @inlined
-def sum_mapped(task, find, maps, source, weights, start, end, last, at, along, count, n):
-    """The sum of the mapped rows start..end in one strip, and how many were kept."""
-    total, rest, kept = filled_wide(source, -0.0, n), filled_wide(source, -0.0, n), 0
-    stride, weighted = word(task, POSITION_ROW), word(task, WEIGHTS) != 0
-    weights_step, divided = word(task, WEIGHTS_STEP), word(task, BAG_SIZES_AT) != NOWHERE
-    sizes = as_i64_pointer(scratch(task, BAG_SIZES_AT))
+def mapped_strip(task, find, state, block, at, along, column, count, n):
+    """One strip of one block: to its place in the target, or to the partial sums."""
+    source, target, weights, sizes, maps = state
+    s, _, start, end, _, slot, last = block
+    stride, weights_step = word(task, POSITION_ROW), word(task, WEIGHTS_STEP)
+    weighted, divided = word(task, WEIGHTS) != 0, word(task, BAG_SIZES_AT) != NOWHERE
+    (total, rest), kept = nothing(source, n), 0
     for i in range(start, end):
         ahead, _ = find(task, maps, min(i + AHEAD, last))
-        prefetch(source, ahead * stride + at)
-        prefetch(source, ahead * stride + at + 16)
+        prefetch(source, ahead * stride + at[0])
+        prefetch(source, ahead * stride + at[0] + 16)
         row, position = find(task, maps, i)
-        if row < 0:
-            continue
-        kept += 1
-        v = load_wide(source, row * stride + at, along, count, n)
-        if weighted:
-            v = v * like(v, read_wide(weights, position * weights_step))
-        if divided:
-            v = v / like(v, sizes[row])
-        total, rest = plus(source, total, rest, v)
-    return total, rest, kept
-
-
-@inlined
-def write_sum(task, target, at, along, count, n, total, kept):
-    """A finished strip; a segment that kept nothing is empty."""
-    if kept > 0:
-        finish(task, target, at, along, count, n, total, kept)
-    elif word(task, ACCUMULATE) == 0:
-        empty = filled_wide(target, real(task, EMPTY), n)
-        store(target, at, along, count, n, empty, False)
-
-
-@inlined
-def mapped_strip(task, find, maps, tensors, block, i, at, along, column, count, n):
-    source, target, weights = tensors
-    start, end, last, slot = block
-    total, rest, kept = sum_mapped(
-        task, find, maps, source, weights, start, end, last, i, along[0], count, n
-    )
+        if row >= 0:
+            kept += 1
+            v = load_wide(source, row * stride + at[0], along[0], count, n)
+            if weighted:
+                v = v * like(v, read_wide(weights, position * weights_step))
+            if divided:
+                v = v / like(v, sizes[row])
+            total, rest = plus(source, total, rest, v)
     if slot < 0:
-        write_sum(task, target, at, along[1], count, n, summed(source, total, rest), kept)
+        whole = summed(source, total, rest)
+        write_sum(task, target, s, at, along, count, n, whole, kept)
     else:
-        partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
-        here = PARTS * slot * columns + column
-        put_first(partials, here, 1, count, to_f64(total))
-        put_first(partials, here + columns, 1, count, to_f64(rest))
-        put_first(partials, here + 2 * columns, 1, count, like(to_f64(total), kept))
+        keep_partial(task, PARTS * slot, column, count, total, rest)
+        keep_partial(task, PARTS * slot + 2, column, count, like(total, kept), rest)
 
 
 @inlined
-def mapped_sums(task, find, maps, lo, hi):
-    """Items are places of the walk over segments and their rows."""
-    source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    tensors, offsets = (source, target, pointer(task, WEIGHTS)), table(task, OFFSETS_AT, OFFSETS)
-    owners, w = as_i64_pointer(scratch(task, LONG_AT)), words(task, word(task, COLUMN_LOOPS))
-    inner, along, wide = extent(w), (step(w, 0), step(w, 1)), sum_lanes(source)
-    last = offsets[word(task, SEGMENTS)] - 1
-    s, k = first_block(task, offsets, lo)
-    while begins_before(task, offsets, s, k, hi):
-        start, past = offsets[s] + k * BLOCK, segment_end(task, offsets, s)
-        slot = -1
-        if past - offsets[s] > BLOCK:
-            slot = long_slot(offsets, s, k)
-            owners[slot] = s
-        block = (start, min(start + BLOCK, past), last, slot)
-        at = s * word(task, SEGMENT_ROW)
-        c = 0
-        while c < inner:
-            a, b = c * along[0], at + c * along[1]
-            if c + wide <= inner:
-                mapped_strip(task, find, maps, tensors, block, a, b, along, c, wide, wide)
-                c += wide
-            else:
-                left = min(inner - c, NARROW)
-                mapped_strip(task, find, maps, tensors, block, a, b, along, c, left, NARROW)
-                c += NARROW
-        s, k = next_block(task, offsets, s, k)
+def write_sum(task, target, s, at, along, count, n, total, kept):
+    """A finished strip; a segment that kept nothing is empty."""
+    where = s * word(task, SEGMENT_ROW) + at[1]
+    if kept > 0:
+        finish(task, target, where, along[1], count, n, total, kept)
+    else:
+        finish_empty(task, target, where, along[1], count, n)
+
+
+@inlined
+def bag_strip(task, state, block, at, along, column, count, n):
+    mapped_strip(task, find_index, state, block, at, along, column, count, n)
+
+
+@inlined
+def row_strip(task, state, block, at, along, column, count, n):
+    mapped_strip(task, find_bag, state, block, at, along, column, count, n)
+
+
+@inlined
+def mapped_state(task, maps):
+    sizes = as_i64_pointer(scratch(task, BAG_SIZES_AT))
+    return pointer(task, SOURCE), pointer(task, TARGET), pointer(task, WEIGHTS), sizes, maps
 
 
 @kernel
 def bag_sums(task, lo, hi):
     """Segments are bags, rows are rows of the table."""
-    mapped_sums(task, find_index, (index_pointer(task, IDS),), lo, hi)
+    state = mapped_state(task, (index_pointer(task, IDS),))
+    over_segments(task, lo, hi, sum_lanes(state[0]), bag_strip, state, over_columns)
 
 
 @kernel
 def bag_gradients(task, lo, hi):
     """Segments are rows of the table, rows are rows of the gradient of bags."""
     bag_of = as_i64_pointer(scratch(task, BAG_OF_AT))
-    mapped_sums(task, find_bag, (table(task, ORDER_AT, ORDER), bag_of, has_order(task)), lo, hi)
+    state = mapped_state(task, (table(task, ORDER_AT, ORDER), has_order(task), bag_of))
+    over_segments(task, lo, hi, sum_lanes(state[0]), row_strip, state, over_columns)
+
+
+@inlined
+def combine_strip(task, target, block, at, along, column, count, n):
+    s, slot, blocks, _ = block
+    total, rest, kept = splat(-0.0, n), splat(-0.0, n), 0
+    partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    for k in range(slot, slot + blocks):
+        total, rest = add_partial(task, target, PARTS * k, column, count, n, total, rest)
+        kept += int(partials[(PARTS * k + 2) * columns + column])
+    whole = as_wide(target, summed(target, total, rest))
+    write_sum(task, target, s, at, along, count, n, whole, kept)
 
 
 @kernel
 def combine_mapped(task, lo, hi):
-    """Long segments: the partial sums of their blocks, in order. Items are strips of block
-    numbers."""
-    target, offsets = pointer(task, TARGET), table(task, OFFSETS_AT, OFFSETS)
-    owners, w = as_i64_pointer(scratch(task, LONG_AT)), words(task, word(task, COLUMN_LOOPS))
-    partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
-    along, zero = step(w, 1), splat(-0.0, NARROW)
-    strips = (columns + NARROW - 1) // NARROW
-    for item in range(lo, hi):
-        slot = item // strips
-        s = owners[slot]
-        if s < 0 or slot != long_slot(offsets, s, 0):
-            continue
-        c = (item - slot * strips) * NARROW
-        count, kept = min(columns - c, NARROW), 0
-        total, rest = zero, zero
-        for block in range(slot, slot + (offsets[s + 1] - offsets[s] + BLOCK - 1) // BLOCK):
-            here = PARTS * block * columns + c
-            total, rest = plus(target, total, rest, get_first(partials, here, 1, count, zero))
-            total, rest = plus(
-                target, total, rest, get_first(partials, here + columns, 1, count, zero)
-            )
-            kept += int(partials[here + 2 * columns])
-        at = s * word(task, SEGMENT_ROW) + c * along
-        whole = as_wide(target, summed(target, total, rest))
-        write_sum(task, target, at, along, count, NARROW, whole, kept)
+    """Long segments: the partial sums of their blocks, in order."""
+    over_long_segments(task, lo, hi, combine_strip, pointer(task, TARGET))

@@ -49,7 +49,7 @@ def _batch(
     results = function(**arguments)
     if not isinstance(results, tuple):
         return results
-    operands = (tensors.get(name, tensors["dy"]) for name in ("a", "b", "weight"))
+    operands = (tensors[name if name in tensors else "dy"] for name in ("a", "b", "weight"))
     return tuple(r.reshape(x.shape) for r, x in zip(results, operands, strict=False))
 
 

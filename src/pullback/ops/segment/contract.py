@@ -231,7 +231,10 @@ def _record(traits: Traits, descriptor: type) -> PlanRecord:
         op=lambda _: traits.kind.value,
         validate=lambda desc: _validate(traits, desc),
         guarantee=lambda desc: _guarantee(traits, desc),
-        backends={BackendKind.NUMBA: f"pullback.ops.segment.cpu:{traits.kind.value}"},
+        backends={
+            BackendKind.NUMBA: f"pullback.ops.segment.cpu:{traits.kind.value}",
+            BackendKind.TRITON: f"pullback.ops.segment.gpu:{traits.kind.value}",
+        },
         reference=lambda desc, **arrays: _reference(traits, desc, **arrays),
         aux=ElementKind.I64,
         workspace=lambda desc: resolve("pullback.ops.segment.cpu:workspace")(traits, desc),

@@ -218,7 +218,7 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
         at.SEGMENT_ROW: per_segment.strides[0],
         at.SAVED_ROW: tensors[-1].strides[0],
         at.DIVIDE: int(traits.reduction == "mean"),
-        at.STREAMING: int(streams(nbytes * target.extents[0])),
+        at.STREAMING: _alignment(traits, values) if streams(nbytes * target.extents[0]) else 0,
         at.SIGN: bits_of(-1.0 if traits.reduction == "min" else 1.0),
         at.TIES: TIES[getattr(desc, "ties", TieRule.FIRST)],
     }
@@ -229,6 +229,11 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     phases = _phases(traits, values, columns.extent, nbytes, prepared)
     words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
+
+
+def _alignment(traits: Traits, values: Values) -> int:
+    scattered = traits.backward and traits.reduction != "sum" and values[at.ORDER_AT] != at.NOWHERE
+    return at.AT_RANDOM if scattered else at.IN_ORDER
 
 
 def _phases(

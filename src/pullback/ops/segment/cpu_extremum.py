@@ -21,11 +21,15 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
+    tile,
 )
 from pullback.ops.segment.cpu_walk import (
+    over_columns,
     over_long_blocks,
     over_long_segments,
+    over_panels,
     over_segments,
+    write_tile,
 )
 from pullback.ops.segment.cpu_words import (
     BLOCK,
@@ -104,7 +108,7 @@ def extrema(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
     state = (source, target, rows_of(task, POSITION_ROW), real(task, SIGN))
-    over_segments(task, lo, hi, lanes(source), extremum_strip, state)
+    over_segments(task, lo, hi, lanes(source), extremum_strip, state, over_columns)
 
 
 @inlined
@@ -164,34 +168,34 @@ def all_holders(task, saved, rows, block, at, along, count, n, sign):
 @inlined
 def to_holder(task, state, block, mark, at, along, count, n):
     """The gradient to the row whose number is the mark, zeros to the others."""
-    source, target, _, rows, _, _, _ = state
+    target, _, buffer, source, _, _, _, _ = state
     s, _, start, end, _, _, _ = block
     g = load(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
-    for i in range(start, end):
-        out = select(mark == like(mark, i - start), g, filled(target, 0.0, n))
-        store(task, target, row_at(task, rows, i) + at[1], along[1], count, n, out)
+    for j in range(end - start):
+        out = select(mark == like(mark, j), g, filled(target, 0.0, n))
+        write_tile(buffer, j, at, count, n, out)
 
 
 @inlined
 def to_holders(task, state, block, best, mark, at, along, count, n):
     """An equal share of the gradient to each row that holds the extremum."""
-    source, target, saved, rows, saved_rows, sign, _ = state
+    target, _, buffer, source, saved, saved_rows, sign, _ = state
     s, _, start, end, _, _, _ = block
     g = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     share = g / as_wide(target, mark)
     for i in range(start, end):
         v = signed_row(task, saved, saved_rows, i, at[2], along[2], count, n, sign)
         out = select(equals(v, best), share, filled_wide(target, 0.0, n))
-        store(task, target, row_at(task, rows, i) + at[1], along[1], count, n, out)
+        write_tile(buffer, i - start, at, count, n, out)
 
 
 @inlined
 def gradient_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the partial extremum."""
-    _, _, saved, _, saved_rows, sign, ties = state
+    _, _, _, _, saved, saved_rows, sign, ties = state
     _, _, _, _, size, slot, _ = block
     if size == 0:
-        return
+        return False
     if ties == ALL_HOLDERS:
         best, mark = all_holders(
             task, saved, saved_rows, block, at[2], along[2], count, n, sign
@@ -210,15 +214,18 @@ def gradient_strip(task, state, block, at, along, column, count, n):
         else:
             put_part(task, PARTS * slot, column, count, best)
             put_part(task, PARTS * slot + 1, column, count, mark)
+    return slot < 0
 
 
 @inlined
 def gradient_state(task):
+    target = pointer(task, TARGET)
     return (
-        pointer(task, SOURCE),
-        pointer(task, TARGET),
-        pointer(task, SAVED),
+        target,
         rows_of(task, POSITION_ROW),
+        tile(target),
+        pointer(task, SOURCE),
+        pointer(task, SAVED),
         rows_of(task, SAVED_ROW),
         real(task, SIGN),
         word(task, TIES),
@@ -229,7 +236,7 @@ def gradient_state(task):
 def extremum_gradients(task, lo, hi):
     """Short segments whole, long ones to partial extrema. Items are places of the walk."""
     state = gradient_state(task)
-    over_segments(task, lo, hi, lanes(state[0]), gradient_strip, state)
+    over_segments(task, lo, hi, lanes(state[0]), gradient_strip, state, over_panels)
 
 
 @inlined
@@ -263,7 +270,7 @@ def combine_holders(task, lo, hi):
 
 @inlined
 def hand_out_strip(task, state, block, at, along, column, count, n):
-    saved, ties = state[2], state[6]
+    saved, ties = state[4], state[7]
     _, first, start, _, _, slot, _ = block
     # The segment's first block holds what is known of them all.
     part = PARTS * (slot - (start - first) // BLOCK)
@@ -274,6 +281,7 @@ def hand_out_strip(task, state, block, at, along, column, count, n):
     else:
         mark = mark - like(mark, start - first)
         to_holder(task, state, block, as_compute(saved, mark), at, along, count, n)
+    return True
 
 
 @kernel

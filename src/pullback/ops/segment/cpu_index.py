@@ -73,6 +73,12 @@ def single_step(task):
 
 
 @register_jitable
+def id_by_step(task, ids, n, step):
+    """The id at n, quickly where `single_step` has found a stride."""
+    return read_wide(ids, n * step) if step != 0 else id_at(task, ids, n)
+
+
+@register_jitable
 def first_outside(task, ids, first, end):
     n, last, step = first, word(task, LAST), single_step(task)
     if step != 0:
@@ -141,13 +147,13 @@ def find_borders(task, lo, hi):
     both ends included."""
     ids, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
     rows, segments = word(task, ROWS), word(task, SEGMENTS)
-    before = -1
+    before, step = -1, single_step(task)
     if lo > 0:
         before = min(max(id_at(task, ids, lo - 1), -1), segments)
     for n in range(lo, hi):
         after = segments
         if n < rows:
-            after = min(max(id_at(task, ids, n), -1), segments)
+            after = min(max(id_by_step(task, ids, n, step), -1), segments)
         for s in range(before + 1, after + 1):
             offsets[s] = n
         before = after
@@ -186,19 +192,20 @@ def count_ids(task, lo, hi):
     ids, found = index_pointer(task, IDS), findings(task)
     segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
     buckets, end_of_all, strict = word(task, BUCKETS), limit(task), word(task, STRICT) != 0
+    step, rows = single_step(task), word(task, ROWS)
     counts = as_i64_pointer(scratch(task, HISTOGRAM_AT))
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         for b in range(buckets):
             counts[c * buckets + b] = 0
-        outside = word(task, ROWS)
+        outside = rows
         for n in range(first, end):
-            i = id_at(task, ids, n)
-            if strict and (i < 0 or i >= segments) and outside == word(task, ROWS):
+            i = id_by_step(task, ids, n, step)
+            if strict and (i < 0 or i >= segments) and outside == rows:
                 outside = n
             counts[c * buckets + (sort_key(i, segments, padding, n >= end_of_all) >> shift)] += 1
         found[2 * c] = outside
-        found[2 * c + 1] = word(task, ROWS)
+        found[2 * c + 1] = rows
 
 
 @kernel
@@ -231,13 +238,13 @@ def spread_ids(task, lo, hi):
     """Each position into its bucket. Items are chunks."""
     ids, packed = index_pointer(task, IDS), as_i64_pointer(scratch(task, PACKED_AT))
     segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
-    buckets, end_of_all = word(task, BUCKETS), limit(task)
+    buckets, end_of_all, step = word(task, BUCKETS), limit(task), single_step(task)
     places = as_i64_pointer(scratch(task, HISTOGRAM_AT))
     low_bits = (1 << shift) - 1
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         for n in range(first, end):
-            key = sort_key(id_at(task, ids, n), segments, padding, n >= end_of_all)
+            key = sort_key(id_by_step(task, ids, n, step), segments, padding, n >= end_of_all)
             at = c * buckets + (key >> shift)
             packed[places[at]] = ((key & low_bits) << POSITION_BITS) | n
             places[at] += 1

@@ -30,11 +30,15 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
+    tile,
 )
 from pullback.ops.segment.cpu_walk import (
+    over_columns,
     over_long_blocks,
     over_long_segments,
+    over_panels,
     over_segments,
+    write_tile,
 )
 from pullback.ops.segment.cpu_words import (
     BLOCK,
@@ -142,7 +146,7 @@ def products(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
     state = (source, target, rows_of(task, POSITION_ROW))
-    over_segments(task, lo, hi, product_lanes(source), product_strip, state)
+    over_segments(task, lo, hi, product_lanes(source), product_strip, state, over_columns)
 
 
 @inlined
@@ -168,7 +172,7 @@ def combine_products(task, lo, hi):
 @inlined
 def to_rows(task, state, block, g, at, along, count, n):
     """A gradient, as a product, times the product of the other rows to each row of a block."""
-    _, target, saved, rows, saved_rows = state
+    target, _, buffer, _, saved, saved_rows = state
     _, _, start, end, _, _, last = block
     before, memory = one(n), stack()
     for i in range(start, end):
@@ -181,8 +185,7 @@ def to_rows(task, state, block, g, at, along, count, n):
     for j in range(end - start):
         i = end - 1 - j
         y = valued(saved, times(saved, after, kept(saved, memory, i - start, n)))
-        where = row_at(task, rows, i) + at[1]
-        store(task, target, where, along[1], count, n, as_wide(target, y))
+        write_tile(buffer, i - start, at, count, n, as_wide(target, y))
         where = row_at(task, saved_rows, i) + at[2]
         after = by_row(saved, after, where, along[2], count, n)
         after = now_and_then(saved, after, j)
@@ -191,7 +194,7 @@ def to_rows(task, state, block, g, at, along, count, n):
 @inlined
 def gradient_of(task, state, block, at, along, count, n):
     """The gradient of a segment as a product."""
-    source = state[0]
+    source = state[3]
     v = load(source, block[0] * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     g, k = factor(source, to_f64(v))
     return normalised(source, (g, splat(-0.0, n), k))
@@ -200,10 +203,10 @@ def gradient_of(task, state, block, at, along, count, n):
 @inlined
 def gradient_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the product of the block."""
-    _, _, saved, _, saved_rows = state
+    _, _, _, _, saved, saved_rows = state
     _, _, start, end, size, slot, last = block
     if size == 0:
-        return
+        return False
     if slot < 0:
         g = gradient_of(task, state, block, at, along, count, n)
         to_rows(task, state, block, g, at, along, count, n)
@@ -212,15 +215,18 @@ def gradient_strip(task, state, block, at, along, column, count, n):
             task, saved, saved_rows, start, end, last, at[2], along[2], count, n
         )
         put_product(task, PARTS_BACKWARD * slot, column, count, product)
+    return slot < 0
 
 
 @inlined
 def gradient_state(task):
+    target = pointer(task, TARGET)
     return (
-        pointer(task, SOURCE),
-        pointer(task, TARGET),
-        pointer(task, SAVED),
+        target,
         rows_of(task, POSITION_ROW),
+        tile(target),
+        pointer(task, SOURCE),
+        pointer(task, SAVED),
         rows_of(task, SAVED_ROW),
     )
 
@@ -230,7 +236,7 @@ def product_gradients(task, lo, hi):
     """Short segments whole, long ones to the products of their blocks. Items are places of the
     walk."""
     state = gradient_state(task)
-    over_segments(task, lo, hi, product_lanes(state[0]), gradient_strip, state)
+    over_segments(task, lo, hi, product_lanes(state[0]), gradient_strip, state, over_panels)
 
 
 @inlined
@@ -258,10 +264,11 @@ def combine_others(task, lo, hi):
 
 @inlined
 def hand_out_strip(task, state, block, at, along, column, count, n):
-    saved, slot = state[2], block[5]
+    saved, slot = state[4], block[5]
     others = get_product(task, PARTS_BACKWARD * slot + PARTS, column, count, n)
     g = times(saved, gradient_of(task, state, block, at, along, count, n), others)
     to_rows(task, state, block, normalised(saved, g), at, along, count, n)
+    return True
 
 
 @kernel

@@ -16,8 +16,9 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
+    tile,
 )
-from pullback.ops.segment.cpu_walk import over_columns, over_segments
+from pullback.ops.segment.cpu_walk import columns_of, over_columns, over_panels, over_segments, write_tile
 from pullback.ops.segment.cpu_words import (
     IDS,
     OFFSETS,
@@ -35,12 +36,15 @@ from pullback.ops.segment.cpu_words import (
 )
 
 
+NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
+
+
 @inlined
 def copy_strip(task, state, block, at, along, column, count, n):
     source, target = state
     row, ahead, where = block
     v = filled(source, 0.0, n)
-    if row >= 0:
+    if row != NO_ROW:
         v = load(source, row + at[0], along[0], count, n)
     prefetch(source, ahead + at[0])
     prefetch(source, ahead + at[0] + 16)
@@ -52,16 +56,15 @@ def gather_rows(task, lo, hi):
     """target[n] = source[ids[n]], zeros where that is no row. Items are positions."""
     source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
     stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
-    rows, one_stride = word(task, ROWS), word(task, POSITION_ROW)
+    rows, one_stride, columns = word(task, ROWS), word(task, POSITION_ROW), columns_of(task)
     for n in range(lo, hi):
         s = read_wide(ids, position_offset(task, 0, n))
         # Only asked for, never read: any address will do.
         ahead = read_wide(ids, position_offset(task, 0, min(n + AHEAD, rows - 1))) * stride
-        row = s * stride if 0 <= s and s < segments and s != padding else -1
+        row = s * stride if 0 <= s and s < segments and s != padding else NO_ROW
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
-        over_columns(
-            task, lanes(source), copy_strip, (source, target), (row, ahead, where)
-        )
+        block = (row, ahead, where)
+        over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
     if word(task, STREAMING):
         fence()
 
@@ -69,20 +72,21 @@ def gather_rows(task, lo, hi):
 @inlined
 def share_strip(task, state, block, at, along, column, count, n):
     """source / size to each of the rows."""
-    source, target, rows = state
-    s, _, start, end, size, slot, last = block
+    target, _, buffer, source = state
+    s, _, start, end, size, _, _ = block
     v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     v = v / like(v, size)
-    for j in range(start, end):
-        store(task, target, row_at(task, rows, j) + at[1], along[1], count, n, v)
+    for j in range(end - start):
+        write_tile(buffer, j, at, count, n, v)
+    return end > start
 
 
 @kernel
 def share_segments(task, lo, hi):
     """target[n] = source[s] / how many rows s has. Items are places of the walk over segments."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (source, target, rows_of(task, POSITION_ROW))
-    over_segments(task, lo, hi, lanes(source), share_strip, state)
+    state = (target, rows_of(task, POSITION_ROW), tile(target), source)
+    over_segments(task, lo, hi, lanes(source), share_strip, state, over_panels)
 
 
 @inlined
@@ -96,9 +100,10 @@ def clear_skipped(task, lo, hi):
     Items are sorted rows."""
     target, offsets = pointer(task, TARGET), table(task, OFFSETS_AT, OFFSETS)
     rows, first, past = rows_of(task, POSITION_ROW), offsets[0], offsets[word(task, SEGMENTS)]
+    columns = columns_of(task)
     for i in range(lo, hi):
         if i < first or i >= past:
             where = row_at(task, rows, i)
-            over_columns(task, lanes(target), clear_strip, target, where)
+            over_columns(task, columns, lanes(target), clear_strip, target, where)
     if word(task, STREAMING):
         fence()

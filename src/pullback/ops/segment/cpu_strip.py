@@ -4,9 +4,10 @@ Which lanes make a strip never touches the arithmetic of a column, so it may dep
 and on strides.
 """
 
+from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Vec, inlined, op
+from pullback.cpu.emit import I64, LLVM_ELEMENT, Vec, inlined, op
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
@@ -23,6 +24,7 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.ops.segment.cpu_words import (
+    BLOCK,
     ORDER,
     ORDER_AT,
     STREAMING,
@@ -31,12 +33,14 @@ from pullback.ops.segment.cpu_words import (
     table,
 )
 
-AHEAD = 12  # rows fetched in advance where they do not lie in order
+AHEAD = 40  # rows fetched in advance where they do not lie in order
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
 _WIDE_SUM = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
 _WIDE = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
 _WIDE_PRODUCT = {types.float32: 16, types.int16: 16, types.uint16: 16, types.float64: 8}
+
+TILE_BYTES = 256  # of a row that are written at once
 
 MANY_LOOPS = -(1 << 62)  # in place of a row stride: rows are not one stride apart
 
@@ -68,6 +72,31 @@ as_compute = _cast(lambda storage: storage.compute)
 as_wide = _cast(lambda storage: storage.wide)
 
 
+@op
+def tile(p: Pointer):
+    """Room on the stack for a panel of a block: TILE_BYTES of each row, as elements of p."""
+    element = LLVM_ELEMENT[p.dtype]
+
+    def emit(b, _):
+        room = ir.ArrayType(element, BLOCK * TILE_BYTES // element_bytes(p))
+        with b.goto_entry_block():
+            memory = b.alloca(room)
+            memory.align = 64
+        return b.bitcast(memory, element.as_pointer())
+
+    return p(p), emit
+
+
+def element_bytes(p):
+    return p.dtype.bitwidth // 8
+
+
+@op
+def tile_columns(p: Pointer):
+    n = TILE_BYTES // element_bytes(p)
+    return types.literal(n)(p), lambda b, _: I64(n)
+
+
 @inlined
 def load_wide(p, i, step, count, n):
     """The first `count` of n lanes in the wide type, the others 0."""
@@ -87,7 +116,8 @@ def load(p, i, step, count, n):
 def store(task, p, i, step, count, n, v):
     """The first `count` lanes of v; past the caches if the plan says so and the address allows."""
     if count >= n:
-        put(p, i, step, v, word(task, STREAMING) != 0 and is_aligned(p, i, 16))
+        alignment = word(task, STREAMING)
+        put(p, i, step, v, alignment != 0 and is_aligned(p, i, alignment))
     else:
         put_first(p, i, step, count, v)
 

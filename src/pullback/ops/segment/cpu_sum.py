@@ -22,7 +22,7 @@ from pullback.ops.segment.cpu_strip import (
     store,
     sum_lanes,
 )
-from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
+from pullback.ops.segment.cpu_walk import over_columns, over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
     COLUMNS,
@@ -142,7 +142,7 @@ def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
     state = (source, target, rows_of(task, POSITION_ROW))
-    over_segments(task, lo, hi, sum_lanes(source), sum_strip, state)
+    over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_columns)
 
 
 @inlined

@@ -19,7 +19,8 @@ from numba.extending import register_jitable
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import as_i64_pointer, fence
+from pullback.cpu.memory import as_i64_pointer, fence, put, put_first
+from pullback.ops.segment.cpu_strip import lanes, load, row_at, store, tile_columns
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMN_LOOPS,
@@ -67,13 +68,20 @@ def long_slot(offsets, s, k):
 
 
 @inlined
-def over_columns(task, wide, strip, state, block):
-    """All strips of a block. Wide ones are full and contiguous in every tensor, which the compiler
-    sees: steps and counts are constants there."""
+def columns_of(task):
+    """What `over_columns` needs to know, read once: words may alias what a kernel writes."""
     w = words(task, word(task, COLUMN_LOOPS))
     inner, steps = extent(w), (step(w, 0), step(w, 1), step(w, 2))
     unit = steps[0] == 1 and steps[1] == 1 and steps[2] == 1
-    for outer in range(word(task, COLUMNS) // inner):
+    return w, inner, word(task, COLUMNS) // inner, steps, unit
+
+
+@inlined
+def over_columns(task, columns, wide, strip, state, block):
+    """All strips of a block. Wide ones are full and contiguous in every tensor, which the compiler
+    sees: steps and counts are constants there."""
+    w, inner, outers, steps, unit = columns
+    for outer in range(outers):
         i, j, k, column = offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer), outer * inner
         c = 0
         while unit and c + wide <= inner:
@@ -87,11 +95,66 @@ def over_columns(task, wide, strip, state, block):
 
 
 @inlined
-def over_segments(task, lo, hi, wide, strip, state):
-    """All blocks that begin in places lo..hi of the walk."""
+def over_panels(task, columns, wide, strip, state, block):
+    """All strips of a block whose rows are written: into a tile first, and from there whole pieces
+    of rows at once, since half a cache line here and there costs more than everything else. The
+    state begins with the target and its rows; a strip is given its place in the tile as at[1], and
+    returns whether it wrote."""
+    w, inner, outers, steps, _ = columns
+    target, rows, buffer = state[0], state[1], state[2]
+    unit, panel = steps[0] == 1 and steps[2] == 1, tile_columns(target)
+    start, end = block[2], block[3]
+    for outer in range(outers):
+        i, j, k, column = offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer), outer * inner
+        for begin in range(0, inner, panel):
+            past, c, wrote = min(begin + panel, inner), begin, False
+            while unit and c + wide <= past:
+                at = (i + c, c - begin, k + c)
+                wrote = strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
+                c += wide
+            while c < past:
+                at, count = (i + c * steps[0], c - begin, k + c * steps[2]), min(past - c, NARROW)
+                along = (steps[0], 1, steps[2])
+                wrote = strip(task, state, block, at, along, column + c, count, NARROW)
+                c += NARROW
+            if wrote:
+                for n in range(start, end):
+                    at = row_at(task, rows, n) + j
+                    pour(task, target, at, steps[1], buffer, (n - start) * panel, begin, past)
+
+
+@inlined
+def write_tile(buffer, j, at, count, n, v):
+    """A strip of row j of the block."""
+    here = j * tile_columns(buffer) + at[1]
+    if count >= n:
+        put(buffer, here, 1, v, False)
+    else:
+        put_first(buffer, here, 1, count, v)
+
+
+@inlined
+def pour(task, target, at, along, buffer, here, begin, past):
+    """One piece of a row out of the tile."""
+    wide, c = lanes(target), begin
+    while along == 1 and c + wide <= past:
+        v = load(buffer, here + c - begin, 1, wide, wide)
+        store(task, target, at + c, 1, wide, wide, v)
+        c += wide
+    while c < past:
+        count = min(past - c, NARROW)
+        v = load(buffer, here + c - begin, 1, count, NARROW)
+        store(task, target, at + c * along, along, count, NARROW, v)
+        c += NARROW
+
+
+@inlined
+def over_segments(task, lo, hi, wide, strip, state, block_strips):
+    """All blocks that begin in places lo..hi of the walk. `block_strips` takes each of them:
+    `over_columns`, or `over_panels` where rows are written."""
     offsets, segments = table(task, OFFSETS_AT, OFFSETS), word(task, SEGMENTS)
     owners, last = as_i64_pointer(scratch(task, LONG_AT)), offsets[segments] - 1
-    base, s, k = offsets[0], segments, 0
+    base, s, k, columns = offsets[0], segments, 0, columns_of(task)
     if segments > 0:
         s, k = first_block(task, offsets, lo)
     while s < segments and offsets[s] - base + s + k * BLOCK < hi:
@@ -101,7 +164,7 @@ def over_segments(task, lo, hi, wide, strip, state):
             slot = long_slot(offsets, s, k)
             owners[slot] = s
         block = (s, offsets[s], start, min(start + BLOCK, past), size, slot, last)
-        over_columns(task, wide, strip, state, block)
+        block_strips(task, columns, wide, strip, state, block)
         if start + BLOCK < past:
             k += 1
         else:
@@ -138,9 +201,9 @@ def over_long_segments(task, lo, hi, strip, state):
 
 @inlined
 def over_long_blocks(task, lo, hi, wide, strip, state):
-    """All blocks of long segments, by their numbers."""
+    """All blocks of long segments, by their numbers; rows are written."""
     offsets, owners = table(task, OFFSETS_AT, OFFSETS), as_i64_pointer(scratch(task, LONG_AT))
-    last = offsets[word(task, SEGMENTS)] - 1
+    last, columns = offsets[word(task, SEGMENTS)] - 1, columns_of(task)
     for slot in range(lo, hi):
         s = owners[slot]
         if s < 0:
@@ -149,6 +212,6 @@ def over_long_blocks(task, lo, hi, wide, strip, state):
         past = offsets[s + 1]
         end = min(start + BLOCK, past)
         block = (s, offsets[s], start, end, past - offsets[s], slot, last)
-        over_columns(task, wide, strip, state, block)
+        over_panels(task, columns, wide, strip, state, block)
     if word(task, STREAMING):
         fence()

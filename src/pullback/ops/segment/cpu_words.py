@@ -52,7 +52,7 @@ FIRST = TENSORS + SLOTS
     DIVIDE,  # by the number of rows
     ACCUMULATE,  # add to what is there
     EMPTY,  # what a segment without rows gets
-    STREAMING,
+    STREAMING,  # what an address must be a multiple of to be written past the caches, or 0
     SIGN,  # -1 where minima are sought as maxima
     TIES,
     # Bags of an embedding:
@@ -85,6 +85,11 @@ OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS = 1, 2, 3  # what a status means
 BLOCK = 256  # rows of a segment that are reduced in one go; longer ones are cut there
 
 INDEX_MAX = {ElementKind.I32: 2**31 - 1, ElementKind.I64: 2**63 - 1}
+
+
+# Rows in order may share cache lines, since the next one fills them up at once; rows at random must
+# fill their own.
+IN_ORDER, AT_RANDOM = 16, 64
 
 
 # --- laying out ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Rows grouped by id, on the GPU: checked, sorted stably, and cut at the borders of the groups.
 
-Keys are the ids, with everything skipped behind the last group; the framework sorts them. Group s is
-then positions offsets[s] to offsets[s+1] of the sorted order.
+Keys are the ids, with everything skipped behind the last group; the framework sorts them. Group s
+is then positions offsets[s] to offsets[s+1] of the sorted order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from pullback.tensor.layout import merge
 
 FLAT = Tile(1, 1024, 4)
 STATUS_WORDS = 3
+RANGE, ORDER = 1, 2  # the status words of the two findings about ids
 
 
 @triton.jit
-def inspect(
-    ids, outside, descent, count, extent, ids_extents, ids_strides, B: tl.constexpr
-):
+def inspect(ids, outside, descent, count, extent, ids_extents, ids_strides, B: tl.constexpr):
     """Of a block of ids, the first position out of range and the first below the one before."""
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
@@ -46,11 +45,13 @@ def conclude(
     blocks,
     ids_extents,
     ids_strides,
-    STRICT: tl.constexpr,
-    ASCENDING: tl.constexpr,
+    OUTSIDE: tl.constexpr,
+    DESCENT: tl.constexpr,
+    LATER: tl.constexpr,
     B: tl.constexpr,
 ):
-    """The status word of the ids, and the position and value it is about. Range before order."""
+    """The status word of a check, and the position and value it is about. OUTSIDE and DESCENT are
+    the codes of the two findings, 0 if one does not matter; LATER: an earlier check goes first."""
     far = tl.full([B], count, tl.int64)
     first, fall = far, far
     for start in range(0, blocks, B):
@@ -58,15 +59,20 @@ def conclude(
         first = tl.minimum(first, tl.load(outside + k, mask=k < blocks, other=count))
         fall = tl.minimum(fall, tl.load(descent + k, mask=k < blocks, other=count))
     first_outside, first_descent = tl.min(first, 0), tl.min(fall, 0)
-    wrong_range = (first_outside < count) & STRICT
-    wrong_order = (first_descent < count) & ASCENDING
-    code = tl.where(wrong_range, 1, tl.where(wrong_order, 2, 0))
-    where = tl.where(wrong_range, first_outside, first_descent)
-    at = tl.full([1], 0, tl.int64) + where
+    is_outside = (first_outside < count) & (OUTSIDE != 0)
+    is_descent = (first_descent < count) & (DESCENT != 0)
+    code = tl.where(is_outside, OUTSIDE, tl.where(is_descent, DESCENT, 0))
+    where = tl.where(is_outside, first_outside, first_descent)
+    one = tl.arange(0, 1).to(tl.int64)
+    at = one + where
     value = tl.load(ids + place(at, ids_extents, ids_strides), mask=at < count, other=0)
-    tl.store(status, code.to(tl.int64))
-    tl.store(status + 1, where)
-    tl.store(status + 2 + tl.arange(0, 1), value.to(tl.int64))
+    free = one == 0
+    if LATER:
+        free = tl.load(status + one) == 0
+    tl.debug_barrier()
+    tl.store(status + one, one + code, mask=free)
+    tl.store(status + 1 + one, at, mask=free)
+    tl.store(status + 2 + one, value.to(tl.int64), mask=free)
 
 
 @triton.jit
@@ -86,9 +92,7 @@ def make_keys(
 
 
 @triton.jit
-def find_borders(
-    keys, offsets, count, extent, bits, keys_extents, keys_strides, B: tl.constexpr
-):
+def find_borders(keys, offsets, count, extent, bits, keys_extents, keys_strides, B: tl.constexpr):
     """offsets[s] is the first position whose key is s or more, by bisection, for s up to extent."""
     s = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = s <= extent
@@ -119,9 +123,9 @@ class Groups:
     order: Scratch | None = None
     offsets: Scratch | None = None
 
-    def _flat(self, kernel: Any, count: int, traffic: int, **arguments: Any) -> None:
+    def flat(self, kernel: Any, items: int, traffic: int, /, **arguments: Any) -> None:
         step = Step(
-            kernel, ceil_div(count, FLAT.block), {**arguments, "B": FLAT.block}, FLAT.warps, traffic
+            kernel, ceil_div(items, FLAT.block), {**arguments, "B": FLAT.block}, FLAT.warps, traffic
         )
         self.steps.append(step)
 
@@ -130,14 +134,20 @@ class Groups:
         if not (strict or ascending) or not self.count:
             return
         blocks = ceil_div(self.count, FLAT.block)
-        found = [self.arena.take(ElementKind.I64, blocks) for _ in range(2)]
-        self.status = self.arena.take(ElementKind.I64, STATUS_WORDS)
-        where = {"ids": ids, "outside": found[0], "descent": found[1], "count": self.count}
-        where |= _walk("ids", view)
+        outside, descent = (self.arena.take(ElementKind.I64, blocks) for _ in range(2))
+        where = {"ids": ids, "outside": outside, "descent": descent, "count": self.count}
         size = self.count * view.element.itemsize
-        self._flat(inspect, self.count, size, **where, extent=self.extent)
-        flags = {"STRICT": strict, "ASCENDING": ascending}
-        self._flat(conclude, 1, 16 * blocks, **where, status=self.status, blocks=blocks, **flags)
+        self.flat(inspect, self.count, size, **where, **walk("ids", view), extent=self.extent)
+        codes = {"OUTSIDE": RANGE * strict, "DESCENT": ORDER * ascending}
+        self.conclude(blocks, view, **where, **codes)
+
+    def conclude(self, blocks: int, view: Any, **findings: Any) -> None:
+        """Write the status of a check that left its findings in `blocks` blocks."""
+        later = self.status is not None
+        if not later:
+            self.status = self.arena.take(ElementKind.I64, STATUS_WORDS)
+        where = {**findings, **walk("ids", view), "status": self.status, "LATER": later}
+        self.flat(conclude, 1, 16 * blocks, **where, blocks=blocks)
 
     def keys(
         self, ids: Any, view: Any, padding: int | None, bags: Scratch | None, skipped: int
@@ -148,7 +158,7 @@ class Groups:
             size = self.count * (view.element.itemsize + 8)
             where = {"ids": ids, "keys": keys, "bags": bags, "count": self.count}
             where |= {"extent": self.extent, "padding": padding, "skipped": skipped}
-            self._flat(make_keys, self.count, size, **where, **_walk("ids", view))
+            self.flat(make_keys, self.count, size, **where, **walk("ids", view))
         return keys
 
     def sort(
@@ -171,13 +181,18 @@ class Groups:
         bits = self.count.bit_length()
         where = {"keys": keys, "keys_extents": extents, "keys_strides": strides, "bits": bits}
         traffic = (self.extent + 1) * (8 + bits * itemsize)
-        self._flat(
-            find_borders, self.extent + 1, traffic, **where,
-            offsets=self.offsets, count=self.count, extent=self.extent,
+        self.flat(
+            find_borders,
+            self.extent + 1,
+            traffic,
+            **where,
+            offsets=self.offsets,
+            count=self.count,
+            extent=self.extent,
         )
 
 
-def _walk(name: str, view: Any) -> dict[str, Any]:
+def walk(name: str, view: Any) -> dict[str, Any]:
     loops = merge(view.extents, [view.strides], ordered=True)
     return {f"{name}_extents": loops.extents, f"{name}_strides": loops.strides[0]}
 
@@ -187,5 +202,3 @@ def group_bytes(count: int, extent: int) -> int:
     blocks = ceil_div(count, FLAT.block)
     words = 2 * blocks + STATUS_WORDS + 3 * count + extent + 1
     return 8 * words + 8 * ALIGNMENT
-
-

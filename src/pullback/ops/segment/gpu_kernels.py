@@ -16,7 +16,7 @@ from pullback.gpu.tile import first_of, last_of, place, shared_by
 
 @triton.jit
 def join(u1, v1, u2, v2, STATE: tl.constexpr):
-    """Two states: a sum, a product, or an extremum u and the row (or how many rows) that hold it."""
+    """Two states: a sum, a product, or an extremum u and the row (or how many) that hold it."""
     if STATE == "sum":
         u, v = u1 + u2, v1
     elif STATE == "prod":
@@ -31,7 +31,7 @@ def join(u1, v1, u2, v2, STATE: tl.constexpr):
 
 
 @triton.jit
-def _times(a, b):
+def times(a, b):
     return a * b
 
 
@@ -41,7 +41,7 @@ def fold(u, v, STATE: tl.constexpr):
     if STATE == "sum":
         u, v = tl.sum(u, 0), tl.max(v, 0)
     elif STATE == "prod":
-        u, v = tl.reduce(u, 0, _times), tl.max(v, 0)
+        u, v = tl.reduce(u, 0, times), tl.max(v, 0)
     elif STATE == "first":
         u, v = tl.reduce((u, v), 0, first_of)
     elif STATE == "last":
@@ -85,6 +85,8 @@ def conclude_group(
     out_strides,
     out_columns,
     out_steps,
+    index_strides,
+    index_steps,
     source_extents,
     source_strides,
     source_columns,
@@ -99,10 +101,13 @@ def conclude_group(
     is there. WINNERS: the state itself is the result, u in `out` and v in `index`."""
     at = place(group, out_extents, out_strides)[:, None]
     at = at + place(column, out_columns, out_steps)[None, :]
+    if index is not None:
+        at_index = place(group, out_extents, index_strides)[:, None]
+        at_index = at_index + place(column, out_columns, index_steps)[None, :]
     some = (held > 0)[:, None]
     if WINNERS:
         tl.store(out + at, u, mask=live)
-        tl.store(index + at, v, mask=live)
+        tl.store(index + at_index, v, mask=live)
     elif (STATE == "first") | (STATE == "last"):
         row = v
         if rows is not None:
@@ -114,7 +119,7 @@ def conclude_group(
         fill = tl.full(raw.shape, empty, tl.float64).to(raw.dtype)
         tl.store(out + at, tl.where(some, raw, fill), mask=live)
         if index is not None:
-            tl.store(index + at, tl.where(some, row, -1), mask=live)
+            tl.store(index + at_index, tl.where(some, row, -1), mask=live)
     else:
         if MEAN:
             u = u / tl.maximum(held, 1).to(u.dtype)[:, None]
@@ -151,11 +156,14 @@ def reduce(
     columns,
     blocks,
     bits,
+    step_factor,
     empty: tl.float64,
     out_extents,
     out_strides,
     out_columns,
     out_steps,
+    index_strides,
+    index_steps,
     source_extents,
     source_strides,
     source_columns,
@@ -201,7 +209,8 @@ def reduce(
         use = inside[:, None] & live[None, :]
         value = tl.load(source + at, mask=use, other=0.0).to(WIDE)
         if factor is not None:
-            scale = tl.load(factor + element, mask=inside, other=1.0).to(WIDE)[:, None]
+            scale = tl.load(factor + element * step_factor, mask=inside, other=1)
+            scale = scale.to(WIDE)[:, None]
             value = value / scale if DIVIDE else value * scale
         held += inside.to(tl.int64)
         if STATE == "prod":
@@ -219,7 +228,7 @@ def reduce(
         tl.store(part_u + at, u, mask=live)
         tl.store(part_v + at, v, mask=live)
         tl.store(part_held + number, count, mask=(number < total) & (block == 0))
-    else:
+    elif out is not None:
         conclude_group(
             u[None, :],
             v[None, :],
@@ -236,6 +245,8 @@ def reduce(
             out_strides,
             out_columns,
             out_steps,
+            index_strides,
+            index_steps,
             source_extents,
             source_strides,
             source_columns,
@@ -267,6 +278,8 @@ def finish(
     out_strides,
     out_columns,
     out_steps,
+    index_strides,
+    index_steps,
     source_extents,
     source_strides,
     source_columns,
@@ -321,6 +334,8 @@ def finish(
         out_strides,
         out_columns,
         out_steps,
+        index_strides,
+        index_steps,
         source_extents,
         source_strides,
         source_columns,

@@ -217,7 +217,7 @@ def _close(p, fours, sums):
 def _over_lanes(sums: types.BaseTuple):
     """The sum of all classes, as a pair of one lane: the tree that `total` has across columns."""
     one = Vec(types.float64, 1)
-    pair = types.Tuple((one, one))
+    pair = types.UniTuple(one, 2)
 
     def emit(b, sums_):
         total, rest = b.extract_value(sums_, 0), b.extract_value(sums_, 1)
@@ -228,8 +228,7 @@ def _over_lanes(sums: types.BaseTuple):
             )
             total, error = _two_sum(b, a, d)
             rest = b.fadd(b.fadd(c, e), error)
-        kind = ir.LiteralStructType([one.llvm, one.llvm])
-        return _pair(b, kind, total, rest)
+        return _pair(b, ir.ArrayType(one.llvm, 2), total, rest)
 
     return pair(sums), emit
 

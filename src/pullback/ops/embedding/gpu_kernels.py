@@ -1,0 +1,180 @@
+"""Lookups and what bags need, in Triton; the sums over positions are those of `segment`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from pullback.gpu.tile import place
+
+
+@triton.jit
+def lookup(
+    weight,
+    indices,
+    out,
+    gate,
+    count,
+    vocabulary,
+    columns,
+    blocks,
+    padding,
+    ids_extents,
+    ids_strides,
+    weight_extents,
+    weight_strides,
+    weight_columns,
+    weight_steps,
+    out_extents,
+    out_strides,
+    out_columns,
+    out_steps,
+    P: tl.constexpr,
+    B: tl.constexpr,
+):
+    """out[n] = weight[indices[n]], copied bit for bit; zeros where a position is not kept."""
+    program = tl.program_id(0).to(tl.int64)
+    n = program // blocks * P + tl.arange(0, P)
+    column = program % blocks * B + tl.arange(0, B)
+    known = n < count
+    live = known[:, None] & (column < columns)[None, :]
+    if gate is not None:
+        live = live & (tl.load(gate) == 0)
+    row = tl.load(indices + place(n, ids_extents, ids_strides), mask=known, other=-1).to(tl.int64)
+    kept = (row >= 0) & (row < vocabulary)
+    if padding is not None:
+        kept = kept & (row != padding)
+    at = place(row, weight_extents, weight_strides)[:, None]
+    at = at + place(column, weight_columns, weight_steps)[None, :]
+    value = tl.load(weight + at, mask=live & kept[:, None], other=0.0)
+    at = place(n, out_extents, out_strides)[:, None]
+    at = at + place(column, out_columns, out_steps)[None, :]
+    tl.store(out + at, value, mask=live)
+
+
+@triton.jit
+def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr):
+    """Where bags begin and, one more, where the last ends; of a block, the first offset that does
+    not start at 0, decreases, or is beyond the positions. What is written stays inside them."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    known = k < given
+    value = tl.load(offsets + k * step, mask=known, other=0).to(tl.int64)
+    before = tl.load(offsets + (k - 1) * step, mask=known & (k > 0), other=0).to(tl.int64)
+    bad = (value < before) | (value < 0) | (value > count) | ((k == 0) & (value != 0))
+    tl.store(wrong + tl.program_id(0), tl.min(tl.where(known & bad, k, given), 0))
+    border = tl.where(known, tl.minimum(tl.maximum(value, 0), count), count)
+    tl.store(borders + k, border, mask=k <= bags)
+
+
+@triton.jit
+def bag_of(borders, bag, bags, count, bits, B: tl.constexpr):
+    """The bag of every position, -1 where it is in none: how many borders it has passed."""
+    n = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = n < count
+    low, high = tl.zeros([B], tl.int64), tl.zeros([B], tl.int64) + bags + 1
+    for _ in range(bits):
+        open = low < high
+        middle = (low + high) // 2
+        passed = tl.load(borders + middle, mask=live & open, other=0) <= n
+        low = tl.where(open & passed, middle + 1, low)
+        high = tl.where(open & ~passed, middle, high)
+    tl.store(bag + n, tl.where(low <= bags, low - 1, -1), mask=live)
+
+
+@triton.jit
+def count_kept(borders, rows, held, bags, P: tl.constexpr, B: tl.constexpr):
+    """How many positions of each bag are kept."""
+    bag = tl.program_id(0).to(tl.int64) * P + tl.arange(0, P)
+    known = bag < bags
+    begin = tl.load(borders + bag, mask=known, other=0)
+    end = tl.load(borders + bag + 1, mask=known, other=0)
+    total = tl.zeros([P, B], tl.int64)
+    for first in range(0, tl.max(end - begin, 0), B):
+        n = (begin + first)[:, None] + tl.arange(0, B)[None, :]
+        row = tl.load(rows + n, mask=n < end[:, None], other=-1)
+        total += (row >= 0).to(tl.int64)
+    tl.store(held + bag, tl.sum(total, 1), mask=known)
+
+
+@triton.jit
+def divisors(bag, held, divisor, count, B: tl.constexpr):
+    """For each position, how many its bag keeps; 1 where it is in none."""
+    n = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = n < count
+    here = tl.load(bag + n, mask=live, other=-1)
+    kept = tl.load(held + here, mask=live & (here >= 0), other=1)
+    tl.store(divisor + n, tl.maximum(kept, 1), mask=live)
+
+
+@triton.jit
+def make_cells(
+    winners,
+    frequency,
+    cells,
+    divisor,
+    count,
+    vocabulary,
+    columns,
+    padding,
+    winners_extents,
+    winners_strides,
+    B: tl.constexpr,
+):
+    """Maxima as positions of their own: the cell of the table that each came from, or -1. With
+    `frequency`, the borders of the groups of indices, also how many positions hold its row."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = k < count
+    row = tl.load(winners + place(k, winners_extents, winners_strides), mask=live, other=-1)
+    kept = (row >= 0) & (row < vocabulary)
+    if padding is not None:
+        kept = kept & (row != padding)
+    tl.store(cells + k, tl.where(kept, row * columns + k % columns, -1), mask=live)
+    if frequency is not None:
+        begin = tl.load(frequency + row, mask=live & kept, other=0)
+        end = tl.load(frequency + row + 1, mask=live & kept, other=1)
+        tl.store(divisor + k, tl.maximum(end - begin, 1), mask=live)
+
+
+@triton.jit
+def dots(
+    dout,
+    weight,
+    rows,
+    bag,
+    out,
+    gate,
+    count,
+    columns,
+    step,
+    dout_extents,
+    dout_strides,
+    dout_columns,
+    dout_steps,
+    weight_extents,
+    weight_strides,
+    weight_columns,
+    weight_steps,
+    WIDE: tl.constexpr,
+    P: tl.constexpr,
+    B: tl.constexpr,
+):
+    """For each position, its row of the table times its bag's gradient; 0 where it is not kept."""
+    n = tl.program_id(0).to(tl.int64) * P + tl.arange(0, P)
+    known = n < count
+    row = tl.load(rows + n, mask=known, other=-1)
+    here = tl.load(bag + n, mask=known, other=-1)
+    kept = (row >= 0) & (here >= 0)
+    total = tl.zeros([P, B], WIDE)
+    for first in range(0, columns, B):
+        column = first + tl.arange(0, B).to(tl.int64)
+        use = kept[:, None] & (column < columns)[None, :]
+        at = place(here, dout_extents, dout_strides)[:, None]
+        at = at + place(column, dout_columns, dout_steps)[None, :]
+        g = tl.load(dout + at, mask=use, other=0.0).to(WIDE)
+        at = place(row, weight_extents, weight_strides)[:, None]
+        at = at + place(column, weight_columns, weight_steps)[None, :]
+        total += g * tl.load(weight + at, mask=use, other=0.0).to(WIDE)
+    live = known
+    if gate is not None:
+        live = live & (tl.load(gate) == 0)
+    tl.store(out + n * step, tl.sum(total, 1).to(out.dtype.element_ty), mask=live)

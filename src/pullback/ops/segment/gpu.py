@@ -1,0 +1,285 @@
+"""Segment reductions on the GPU: which steps the twenty plans take.
+
+Ids are checked on the device and, where they may come in any order, sorted by the framework. The
+check is read back before a plan returns: a plan that checks nothing (any order, policy SKIP) waits
+for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.contract.element import ElementKind
+from pullback.contract.guarantee import PrecisionGuarantee, guarantee
+from pullback.contract.kinds import IndexPolicy, Reproducibility, SegmentKind, TieRule
+from pullback.gpu.program import (
+    ALIGNMENT,
+    EMPTY,
+    Arena,
+    GpuProgram,
+    Layout,
+    Operand,
+    Sort,
+    Step,
+    ceil_div,
+)
+from pullback.gpu.sketch import Sample
+from pullback.gpu.tile import wide
+from pullback.ops.segment.contract import NEUTRAL, Traits
+from pullback.ops.segment.gpu_groups import Groups, group_bytes, walk
+from pullback.ops.segment.gpu_reduce import GROUPS, ROWS, Reduction, dense, table
+from pullback.ops.segment.gpu_spread import spread, spread_product, surround
+
+PRODUCT = 64  # positions of a piece whose products run both ways
+PRODUCT_COLUMNS = 32
+_RULES = {TieRule.FIRST: "first", TieRule.LAST: "last", TieRule.SPLIT: "split"}
+_NO_SOURCE = {"index": None, "rows": None, "factor": None}
+
+
+def _carried(traits: Traits, element: ElementKind) -> ElementKind:
+    if traits.reduction == "prod":
+        return ElementKind.F64
+    if traits.reduction in ("max", "min"):  # only compared
+        return element if element is ElementKind.F64 else ElementKind.F32
+    return element.accumulator
+
+
+def _grouped(traits: Traits, desc: Any, ids: Any) -> Groups:
+    groups = Groups(desc.num_inputs, desc.num_segments, Arena(), [])
+    operand = Operand(1, ids.element)
+    strict = desc.policy is IndexPolicy.ERROR
+    groups.check(operand, ids, strict, traits.ascending)
+    if traits.backward and traits.reduction == "sum":
+        return groups  # rows find their group by their id alone
+    if traits.ascending:
+        groups.take_sorted(operand, ids)
+    else:
+        groups.sort(operand, ids)
+    return groups
+
+
+def _lookup(groups: Groups) -> dict[str, Any]:
+    return {"offsets": groups.offsets, "order": groups.order, "gate": groups.status}
+
+
+def _reduction(traits: Traits, desc: Any, **options: Any) -> Reduction:
+    return Reduction(
+        groups=desc.num_segments,
+        columns=desc.embedding_dim,
+        positions=desc.num_inputs,
+        element=desc.element,
+        carried=_carried(traits, desc.element),
+        sign=-1 if traits.reduction == "min" else 1,
+        **options,
+    )
+
+
+def _forward(traits: Traits, desc: Any, x: Any, ids: Any, out: Any, *_: Any) -> GpuProgram:
+    groups = _grouped(traits, desc, ids)
+    state = {"max": "first", "min": "first", "mean": "sum"}.get(traits.reduction, traits.reduction)
+    empty = NEUTRAL[traits.reduction] if desc.empty is None else float(desc.empty)
+    reduction = _reduction(traits, desc, state=state, mean=traits.reduction == "mean", fill=empty)
+    tensors = {
+        **_NO_SOURCE,
+        **_lookup(groups),
+        "source": Operand(0, x.element),
+        "out": Operand(2, out.element),
+        **table("source", x),
+        **table("out", out),
+    }
+    steps = groups.steps + reduction.steps(groups.arena, tensors)
+    return GpuProgram(tuple(steps), groups.status)
+
+
+def _backward(
+    traits: Traits, desc: Any, grad: Any, ids: Any, out: Any, _order: Any, _offsets: Any, x: Any
+) -> GpuProgram:
+    groups = _grouped(traits, desc, ids)
+    columns = desc.embedding_dim
+    if not desc.num_inputs * columns:
+        return GpuProgram(tuple(groups.steps), groups.status) if desc.num_inputs else EMPTY
+    tensors = {
+        "grad": Operand(0, grad.element),
+        "out": Operand(2, out.element),
+        "x": None if x is None else Operand(5, x.element),
+        **table("grad", grad),
+        **table("out", out),
+        **table("x", grad if x is None else x),
+    }
+    if traits.reduction == "prod":
+        steps = _product_steps(traits, desc, groups, tensors, ids)
+    elif traits.has_ties:
+        steps = _extremum_steps(traits, desc, groups, tensors, ids)
+    else:
+        steps = [_spread(traits, desc, groups, tensors, ids, traits.reduction)]
+    return GpuProgram((*groups.steps, *steps), groups.status)
+
+
+def _spread(
+    traits: Traits,
+    desc: Any,
+    groups: Groups,
+    tensors: dict[str, Any],
+    ids: Any,
+    rule: str,
+    **found: Any,
+) -> Step:
+    tile = ROWS[desc.embedding_dim]
+    blocks = ceil_div(desc.embedding_dim, tile.block)
+    arguments = {
+        "value": None,
+        "holder": None,
+        **found,
+        **tensors,
+        **walk("ids", ids),
+        "ids": Operand(1, ids.element),
+        "offsets": groups.offsets,
+        "gate": groups.status,
+        "count": desc.num_inputs,
+        "groups": desc.num_segments,
+        "columns": desc.embedding_dim,
+        "blocks": blocks,
+        "RULE": rule,
+        "SIGN": -1 if traits.reduction == "min" else 1,
+        "WIDE": wide(_carried(traits, desc.element)),
+        "P": tile.rows,
+        "B": tile.block,
+    }
+    size = desc.num_inputs * desc.embedding_dim * desc.element.itemsize
+    traffic = (2 + (rule in ("holder", "split"))) * size + desc.num_inputs * ids.element.itemsize
+    grid = ceil_div(desc.num_inputs, tile.rows) * blocks
+    return Step(spread, grid, arguments, tile.warps, traffic)
+
+
+def _extremum_steps(
+    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any
+) -> list[Step | Sort]:
+    """Who holds each extremum, or how many do; then every row looks whether it does."""
+    segments, columns = desc.num_segments, desc.embedding_dim
+    carried = _carried(traits, desc.element)
+    value = groups.arena.take(carried, segments * columns)
+    holder = groups.arena.take(ElementKind.I64, segments * columns)
+    source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
+    reduction = _reduction(traits, desc, state=_RULES[desc.ties], winners=True)
+    search = {
+        **_NO_SOURCE,
+        **_lookup(groups),
+        **source,
+        **dense("out", segments, columns),
+        "source": tensors["x"],
+        "out": value,
+        "index": holder,
+    }
+    rule = "split" if desc.ties is TieRule.SPLIT else "holder"
+    spreading = _spread(traits, desc, groups, tensors, ids, rule, value=value, holder=holder)
+    return [*reduction.steps(groups.arena, search), spreading]
+
+
+def _product_steps(
+    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any
+) -> list[Step | Sort]:
+    """Zeros for rows without a group; products of pieces, of what surrounds them, and of rows."""
+    segments, columns = desc.num_segments, desc.embedding_dim
+    steps: list[Step | Sort] = [_spread(traits, desc, groups, tensors, ids, "skipped")]
+    if not segments:
+        return steps
+    reduction = _reduction(traits, desc, state="prod", piece=PRODUCT)
+    before = after = None
+    if reduction.is_cut:
+        source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
+        search = {
+            **_NO_SOURCE,
+            **_lookup(groups),
+            **source,
+            **dense("out", segments, columns),
+            "source": tensors["x"],
+            "out": None,
+        }
+        (pieces,) = reduction.steps(groups.arena, search)
+        assert isinstance(pieces, Step)
+        before, after = (
+            groups.arena.take(ElementKind.F64, reduction.pieces * columns) for _ in range(2)
+        )
+        joint = GROUPS[columns]
+        blocks = ceil_div(columns, joint.block)
+        arguments = {
+            "part_u": pieces.arguments["part_u"],
+            "before": before,
+            "after": after,
+            "offsets": groups.offsets,
+            "groups": segments,
+            "columns": columns,
+            "blocks": blocks,
+            "L": PRODUCT,
+            "P": joint.rows,
+            "B": joint.block,
+        }
+        grid = ceil_div(segments, joint.rows) * blocks
+        traffic = 32 * columns * (desc.num_inputs // PRODUCT)
+        steps += [pieces, Step(surround, grid, arguments, joint.warps, traffic)]
+    blocks = ceil_div(columns, PRODUCT_COLUMNS)
+    arguments = {
+        **tensors,
+        **_lookup(groups),
+        "before": before,
+        "after": after,
+        "groups": segments,
+        "columns": columns,
+        "blocks": blocks,
+        "bits": segments.bit_length(),
+        "L": PRODUCT,
+        "B": PRODUCT_COLUMNS,
+    }
+    traffic = desc.num_inputs * columns * desc.element.itemsize * 3
+    steps.append(Step(spread_product, reduction.pieces * blocks, arguments, 8, traffic))
+    return steps
+
+
+# --- what plans ask -----------------------------------------------------------------------------
+
+
+def _bytes(traits: Traits, desc: Any) -> int:
+    total = group_bytes(desc.num_inputs, desc.num_segments)
+    cells = desc.num_segments * desc.embedding_dim
+    if traits.backward and traits.reduction == "prod":
+        reduction = _reduction(traits, desc, state="prod", piece=PRODUCT)
+        around = 16 * reduction.pieces * desc.embedding_dim if reduction.is_cut else 0
+        return total + reduction.nbytes + around + 2 * ALIGNMENT
+    if traits.backward and not traits.has_ties:
+        return total
+    return (
+        total
+        + _reduction(traits, desc, state="sum").nbytes
+        + (16 * cells + 2 * ALIGNMENT if traits.has_ties else 0)
+    )
+
+
+def _guarantee(traits: Traits, desc: Any) -> PrecisionGuarantee:
+    exact = traits.reduction in ("max", "min") and not traits.backward
+    exact = exact or (traits.backward and traits.reduction == "sum")
+    level = Reproducibility.ANY_MACHINE if exact else Reproducibility.RUN_TO_RUN
+    return guarantee(_carried(traits, desc.element), level)
+
+
+def _samples(traits: Traits) -> tuple[Sample, ...]:
+    sizes = {"num_inputs": 1 << 20, "embedding_dim": 128, "num_segments": 1 << 14}
+    samples = [Sample("rows", sizes)]
+    if not traits.ascending:
+        samples.append(Sample("numbers", {**sizes, "embedding_dim": 1}))
+    if traits.has_ties and not traits.ascending:
+        samples.append(Sample("shared", {**sizes, "ties": TieRule.SPLIT}))
+    return tuple(samples)
+
+
+def _layout(kind: SegmentKind) -> Layout:
+    traits = Traits.of(kind)
+    lay_out = _backward if traits.backward else _forward
+    return Layout(
+        lambda desc, *views: lay_out(traits, desc, *views),
+        lambda desc: _guarantee(traits, desc),
+        lambda desc: _bytes(traits, desc),
+        _samples(traits),
+    )
+
+
+globals().update({kind.value: _layout(kind) for kind in SegmentKind})
