@@ -163,8 +163,8 @@ def _entries(
         library = peers.LIBRARIES[name]
         return lambda: peers.enter(name, tables.table(library.table), row.op, contest, threads)
 
-    if row.workload.peers:
-        entries.update({name: entry(name) for name in libraries})
+    invited = row.workload.peers
+    entries.update({n: entry(n) for n in libraries if invited is None or n in invited})
     return entries
 
 

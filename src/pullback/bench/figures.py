@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
+from typing import NamedTuple
 
 from pullback.bench.results import INTO, OURS, FigureResult, Results, RowResult
 
-Measure = Callable[[Results], float | None]
+
+class Reading(NamedTuple):
+    """A value, and for the worst of many the row it was found in."""
+
+    value: float
+    where: str = ""
+
+
+Measure = Callable[[Results], Reading | None]
 
 
 @dataclass(frozen=True)
@@ -22,10 +31,9 @@ class Figure:
     unit: str = "x"
 
     def read(self, family: str, results: Results) -> FigureResult:
-        value = self.measure(results)
-        missing = value is None or isnan(value)
-        measured = None if missing else value
-        return FigureResult(family, self.text, self.sense, self.bound, measured, self.unit)
+        found = self.measure(results)
+        value, where = found if found is not None and not isnan(found.value) else (None, "")
+        return FigureResult(family, self.text, self.sense, self.bound, value, self.unit, where)
 
 
 def read_all(family: str, figures: Iterable[Figure], results: Results) -> list[FigureResult]:
@@ -61,9 +69,9 @@ class At:
 def of_copy(at_least: float, at: At) -> Figure:
     """Into given outputs, as a fraction of a copy."""
 
-    def measure(results: Results) -> float | None:
+    def measure(results: Results) -> Reading | None:
         row = at.row(results)
-        return row.of_copy if row else None
+        return Reading(row.of_copy) if row else None
 
     return Figure(f"{at.title}, into given outputs", measure, ">=", at_least, "of copy")
 
@@ -71,46 +79,44 @@ def of_copy(at_least: float, at: At) -> Figure:
 def ahead(at_least: float, at: At, *peers: str) -> Figure:
     """Against the best of some peers, each under its own rule of allocation."""
 
-    def measure(results: Results) -> float | None:
+    def measure(results: Results) -> Reading | None:
         row = at.row(results)
         found = [row.speedup(peer) for peer in peers if peer in row.timings] if row else []
-        return min(found, default=None)
+        return Reading(min(found)) if found else None
 
     return Figure(f"{at.title} against {' and '.join(peers)}", measure, ">=", at_least)
 
 
 def faster(at_least: float, text: str, slow: At, fast: At) -> Figure:
     """One time over another."""
-    return Figure(
-        text, lambda results: _ratio(slow.time(results), fast.time(results)), ">=", at_least
-    )
+    return Figure(text, lambda results: _ratio(slow, fast, results), ">=", at_least)
 
 
 def no_slower(at_most: float, text: str, this: At, than: At) -> Figure:
-    return Figure(
-        text, lambda results: _ratio(this.time(results), than.time(results)), "<=", at_most
-    )
+    return Figure(text, lambda results: _ratio(this, than, results), "<=", at_most)
+
+
+def _ratio(a: At, b: At, results: Results) -> Reading | None:
+    over, under = a.time(results), b.time(results)
+    return None if over is None or under is None else Reading(over / under)
 
 
 def into(at: At) -> At:
-    return At(at.op, at.direction, at.workload, at.dtype, INTO)
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a / b
+    return replace(at, who=INTO)
 
 
 def never_behind(family: str, tag: str = "") -> Figure:
     """The worst speed-up over any peer in any row of a family (with a tag, if one is given)."""
 
-    def measure(results: Results) -> float | None:
+    def measure(results: Results) -> Reading | None:
+        peers = set(results.peers())
         return min(
             (
-                row.speedup(peer)
+                Reading(row.speedup(peer), f"{row.title}, {peer}")
                 for row in results.rows
                 if row.family == family and (not tag or tag in row.tags)
                 for peer in row.timings
-                if peer in results.peers()
+                if peer in peers and not isnan(row.speedup(peer))
             ),
             default=None,
         )
@@ -119,39 +125,50 @@ def never_behind(family: str, tag: str = "") -> Figure:
     return Figure(f"slowest against any peer, {where}", measure, ">=", 1.0)
 
 
+_RIVALS = ("torch", "jax", "entmax")
+
+
 def as_exact(family: str) -> Figure:
-    """Worst error in ulp over the best peer's, on the same inputs: the worst op and dtype.
+    """Worst error in ulp over a framework's on the same inputs: the worst op, dtype and input.
 
-    Below one ulp there is nothing left to compare: every result is one of two neighbours."""
+    Half an ulp is correct rounding, and there is nothing below it to compare."""
 
-    def measure(results: Results) -> float | None:
-        ratios = [
-            max(entry.errors[OURS][0], 1.0) / max(rival, 1.0)
-            for entry in results.accuracy
-            if entry.family == family and OURS in entry.errors
-            for peer, (rival, _) in entry.errors.items()
-            if peer != OURS
-        ]
-        return max(ratios, default=None)
+    def measure(results: Results) -> Reading | None:
+        return max(
+            (
+                Reading(
+                    _ulps(entry.errors[OURS]) / _ulps(entry.errors[peer]), f"{entry.title}, {peer}"
+                )
+                for entry in results.accuracy
+                if entry.family == family and OURS in entry.errors
+                for peer in _RIVALS
+                if peer in entry.errors
+            ),
+            default=None,
+        )
 
-    return Figure("worst error over the best peer's, any op, dtype and input", measure, "<=", 1.0)
+    return Figure("worst error over a framework's, any op, dtype and input", measure, "<=", 1.0)
+
+
+def _ulps(error: tuple[float, float]) -> float:
+    return max(round(error[0], 3), 0.5)
 
 
 def on_two_threads(at_least: float, op: str, direction: str, workload: str) -> Figure:
-    def measure(results: Results) -> float | None:
+    def measure(results: Results) -> Reading | None:
         for entry in results.scaling:
             if (entry.op, entry.direction, entry.workload) == (op, direction, workload):
-                return entry.one / entry.all
+                return Reading(entry.one / entry.all)
         return None
 
     return Figure(f"{op} {direction} {workload}: all threads against one", measure, ">=", at_least)
 
 
 def peak(at_most: float, op: str, peer: str) -> Figure:
-    def measure(results: Results) -> float | None:
+    def measure(results: Results) -> Reading | None:
         for entry in results.memory:
             if entry.op == op and {OURS, peer} <= entry.peaks.keys():
-                return entry.peaks[OURS] / max(entry.peaks[peer], 1)
+                return Reading(entry.peaks[OURS] / max(entry.peaks[peer], 1))
         return None
 
     return Figure(f"{op}: peak memory of a step over {peer}'s", measure, "<=", at_most)
@@ -160,7 +177,8 @@ def peak(at_most: float, op: str, peer: str) -> Figure:
 def bounded(what: str, at_most: float) -> Figure:
     """A small cost, in microseconds."""
 
-    def measure(results: Results) -> float | None:
-        return next((e.seconds * 1e6 for e in results.overhead if e.what == what), None)
+    def measure(results: Results) -> Reading | None:
+        found = (entry.seconds * 1e6 for entry in results.overhead if entry.what == what)
+        return next((Reading(value) for value in found), None)
 
     return Figure(what, measure, "<=", at_most * 1e6, "µs")

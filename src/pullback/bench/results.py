@@ -109,6 +109,10 @@ class Accuracy:
     errors: dict[str, tuple[float, float]]
     verdicts: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        return f"{self.op} {self.direction} {self.nature} {self.dtype}"
+
 
 @dataclass(frozen=True)
 class Overhead:
@@ -121,7 +125,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class FigureResult:
-    """A target and what was measured."""
+    """A target and what was measured; of the worst of many, where."""
 
     family: str
     text: str
@@ -129,6 +133,7 @@ class FigureResult:
     bound: float
     measured: float | None
     unit: str = "x"
+    where: str = ""
 
     @property
     def met(self) -> bool | None:

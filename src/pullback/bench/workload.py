@@ -63,7 +63,8 @@ class Workload:
 
     `options` go to pullback alone, `backward_options` to its backward. `take` cuts out a part the
     oracle answers for all; None where no part stands alone. `wrt` names the arguments whose
-    gradients the backward gives. `prepare` makes an index ahead of the timed calls."""
+    gradients the backward gives. `prepare` makes an index ahead of the timed calls. `peers` limits
+    who competes: some take longer to compile than everybody to run."""
 
     name: str
     ops: tuple[str, ...]
@@ -76,7 +77,7 @@ class Workload:
     wrt: tuple[str, ...] = ("x",)
     prepare: Callable[[Arguments], Arguments] | None = None
     gathers: tuple[str, str] | None = None
-    peers: bool = True
+    peers: tuple[str, ...] | None = None
     tags: frozenset[str] = frozenset()
 
     def forward(self, op: str, draw: Draw) -> Problem:

@@ -130,13 +130,13 @@ def _figures(results: Results) -> Table:
     missed, unknown = met.count(False), met.count(None)
     made = table(
         f"Figures: {met.count(True)} reached, {missed} missed, {unknown} not run",
-        "family", "figure", ">wanted", ">measured", "",
+        "family", "figure", ">wanted", ">measured", "", "where",
     )  # fmt: skip
     for figure in results.figures:
         measured = "-" if figure.measured is None else f"{figure.measured:.3g}"
         made.add_row(
             figure.family, figure.text, f"{figure.sense} {figure.bound:.3g} {figure.unit}",
-            measured, _MARKS[figure.met],
+            measured, _MARKS[figure.met], figure.where,
         )  # fmt: skip
     return made
 

@@ -98,6 +98,7 @@ BOUNDS: dict[str, Bound] = {
     "embedding_bag_backward": Bound(2, terms("dout", "per_sample_weights")),
     "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight")),
     "linear_scan": Bound(4, terms("a", "b")),
+    "linear_scan_backward": Bound(4, terms("dh", "a", "h")),
 }
 _DEFAULT = Bound()
 

@@ -65,7 +65,7 @@ def _large(name: str, ops: tuple[str, ...], make: Make, **more: Any) -> Workload
 
 
 _SMALL = frozenset({"small"})
-_HALVES: dict[str, Any] = {"elements": (BF16, F16), "peers": False}
+_HALVES: dict[str, Any] = {"elements": (BF16, F16), "peers": ()}
 WORKLOADS = (
     _large("zipf 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16, _zipf)),
     _large("zipf 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16, _zipf), **_HALVES),
@@ -73,7 +73,7 @@ WORKLOADS = (
     _large("dense 1Mx64", LOOKUP, _lookup(1_000_000, 64, 1 << 16), directions=("backward",)),
     _large(
         "sparse 1Mx64", LOOKUP, _lookup(1_000_000, 64, 1 << 16),
-        directions=("backward",), backward_options={"sparse": True}, peers=False,
+        directions=("backward",), backward_options={"sparse": True}, peers=(),
     ),
     *(
         _large(f"{mode} 4096 bags of 50", BAG, _bags(100_000, 128, 4096, 50, mode))

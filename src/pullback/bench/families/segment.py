@@ -82,18 +82,18 @@ _MAIN = ("segment_sum", "segment_max", "segment_prod")
 _TINY = ((16, 4, 4), (64, 4, 8), (256, 16, 32), (1024, 64, 100), (4096, 64, 400))
 WORKLOADS = (
     Workload("sorted 1Mx64", OPS, _rows(*LARGE), take_columns),
-    Workload("sorted 1Mx64", _MAIN, _rows(*LARGE), take_columns, (BF16, F16), peers=False),
+    Workload("sorted 1Mx64", _MAIN, _rows(*LARGE), take_columns, (BF16, F16), peers=()),
     Workload(
         "unsorted 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
         tags=frozenset({"step"}),
     ),
     Workload(
         "prepared 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
-        prepare=_prepared, peers=False,
+        prepare=_prepared, peers=(),
     ),
     Workload(
         "one giant 1Mx64", _MAIN, _skewed(*LARGE), take_columns,
-        peers=False, tags=frozenset({"scaling"}),
+        peers=(), tags=frozenset({"scaling"}),
     ),
     *(
         Workload(f"{n}x{d}", OPS, _rows(n, d, s), take_columns, tags=_SMALL) for n, d, s in _TINY

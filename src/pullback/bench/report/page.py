@@ -115,7 +115,8 @@ def _figures(results: Results) -> str:
         said, mark = marks[figure.met]
         measured = figure.measured if figure.measured is not None else float("nan")
         wanted = Cell(f"{figure.sense} {figure.bound:.3g} {figure.unit}", figure.bound)
-        cells = [Cell(figure.family), Cell(figure.text, None, "wrap"), wanted]
+        text = f"{figure.text} ({figure.where})" if figure.where else figure.text
+        cells = [Cell(figure.family), Cell(text, None, "wrap"), wanted]
         rows.append((figure.family, [*cells, _number(measured, "{:.3g}"), Cell(said, None, mark)]))
     columns = ["family", "figure", ">wanted", ">measured", "verdict"]
     return _table("figures", "Figures", "What was set out to be reached.", columns, rows)

@@ -181,11 +181,15 @@ def _admit(op: str, desc: Any, index: Any) -> None:
     admit_index(op, desc, FAILURES, index, extent, strict, ascending=False)
 
 
-def check_weights(op: str, desc: Any, weights: Any, table: Any = None, gradient: Any = None) -> None:
+def check_weights(
+    op: str, desc: Any, weights: Any, table: Any = None, gradient: Any = None
+) -> None:
     """Weights of samples belong to sums, and their gradient needs the table."""
     for name, given in (("per_sample_weights", weights), ("d_per_sample_weights", gradient)):
         if given is not None and desc.mode != "sum":
-            raise InvalidProblem(op, name, "None where the mode is not 'sum'", f"mode {desc.mode!r}")
+            raise InvalidProblem(
+                op, name, "None where the mode is not 'sum'", f"mode {desc.mode!r}"
+            )
     if gradient is not None and table is None:
         raise InvalidProblem(op, "weight", "given for the gradient of the weights", "None")
 
@@ -220,11 +224,9 @@ def _is_max(desc: Any) -> bool:
 _IDS, *_PARTS = index_slots(
     "indices", lambda desc: desc.num_indices, lambda desc: desc.num_embeddings
 )
-_OFFSETS = Slot(
-    "offsets", lambda desc: (desc.num_bags + desc.include_last_offset,), holds=INDEX
-)
+_OFFSETS = Slot("offsets", lambda desc: (desc.num_bags + desc.include_last_offset,), holds=INDEX)
 _WEIGHTS = Slot("per_sample_weights", _positions, needed=_never)
-_WINNERS = {"shape": _bags, "holds": (ElementKind.I64,), "used": _is_max}
+_WINNER = (ElementKind.I64,)
 
 
 def _record(
@@ -292,7 +294,7 @@ class EmbeddingBagPlan(Plan[EmbeddingBagDescriptor, EmbeddingBagArgs]):
             *_PARTS,
             _OFFSETS,
             _WEIGHTS,
-            Slot("output_index", role=Role.OUT, needed=_never, **_WINNERS),
+            Slot("output_index", _bags, Role.OUT, holds=_WINNER, needed=_never, used=_is_max),
         ),
         {mode: EmbeddingKind(f"embedding_bag_{mode}") for mode in MODES},
     )
@@ -311,7 +313,13 @@ class EmbeddingBagBackwardPlan(Plan[EmbeddingBagBackwardDescriptor, EmbeddingBag
             *_PARTS,
             _OFFSETS,
             _WEIGHTS,
-            Slot("output_index", why_needed="the forward's output_index", **_WINNERS),
+            Slot(
+                "output_index",
+                _bags,
+                holds=_WINNER,
+                used=_is_max,
+                why_needed="the forward's output_index",
+            ),
             Slot("weight", _table, needed=_never),
             Slot("d_per_sample_weights", _positions, Role.OUT, needed=_never),
         ),

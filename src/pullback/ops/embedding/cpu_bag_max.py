@@ -186,8 +186,16 @@ def weight_gradients(task, lo, hi):
     positions."""
     source, rows, target = pointer(task, SOURCE), pointer(task, TABLE), pointer(task, D_WEIGHTS)
     ids, bag_of = index_pointer(task, IDS), as_i64_pointer(scratch(task, BAG_OF_AT))
-    columns, stride, table_row = word(task, COLUMNS), word(task, POSITION_ROW), word(task, TABLE_ROW)
-    along, table_step, target_step = columns_of(task)[3][0], word(task, TABLE_STEP), word(task, D_WEIGHTS_STEP)
+    columns, stride, table_row = (
+        word(task, COLUMNS),
+        word(task, POSITION_ROW),
+        word(task, TABLE_ROW),
+    )
+    along, table_step, target_step = (
+        columns_of(task)[3][0],
+        word(task, TABLE_STEP),
+        word(task, D_WEIGHTS_STEP),
+    )
     for n in range(lo, hi):
         row, bag = row_of(task, ids, n), bag_of[n]
         total, rest = nothing(source, DOT_LANES)

@@ -346,6 +346,8 @@ def _samples() -> tuple[Sample, ...]:
     problems = {"rows": ((4096, 4096), 1), "columns": ((64, 512, 512), 1), "row": ((1 << 24,), 0)}
     found = []
     for kind in ScanKind:
+        if kind is ScanKind.CUMMIN:
+            continue  # cummax with another sign
         for where, (shape, axis) in problems.items():
             options = {"kind": kind, "input_shape": shape, "scan_axis": axis}
             given = ("indices",) if where == "rows" else ()

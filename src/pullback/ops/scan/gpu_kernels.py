@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import grid, lane_of, place
-from pullback.ops.scan.gpu_states import join, lift, load_state, log_add, prefix, unit
+from pullback.ops.scan.gpu_states import join, lift, load_state, log_add, prefix, ratio, unit
 
 
 @triton.jit
@@ -260,8 +260,8 @@ def sweep_back(
             else:
                 result = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
                 result_after = _shifted(y, at_y, k, n, rows_live, lane, step_y, edge, NEXT, B, WIDE)
-            a = tl.where(result == result_after, 1.0, tl.exp(result - result_after))
-            weight = tl.where(value == result, 1.0, tl.exp(value - result))
+            a = ratio(result, result_after)
+            weight = ratio(value, result)
             # The first +inf outweighs all, later ones included.
             top = (result == float("inf")) & live
             met = tl.min(tl.where(top, position, n), 1)[:, None]

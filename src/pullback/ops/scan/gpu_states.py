@@ -27,6 +27,17 @@ def _multiply(a, b):
 
 
 @triton.jit
+def ratio(a, b):
+    """e^(a-b), where equal infinities are equal. What the difference loses in rounding, which a
+    steep slope would show, is put back."""
+    d = a - b
+    back = d - a
+    lost = (a - (d - back)) - (b + back)
+    lost = tl.where(tl.abs(d) < float("inf"), lost, 0.0)
+    return tl.where(a == b, 1.0, tl.exp(d) * (1.0 + lost))
+
+
+@triton.jit
 def log_add(u1, v1, u2, v2):
     """v1·e^u1 + v2·e^u2 relative to the greater exponent; equal infinities are equal."""
     fade = tl.exp(tl.where(u1 == u2, 0.0, -tl.abs(u1 - u2)))

@@ -35,7 +35,6 @@ from pullback.contract.kinds import (
     TieRule,
 )
 from pullback.contract.record import (
-    INDEX,
     Failure,
     PlanRecord,
     Role,
@@ -192,8 +191,10 @@ FAILURES = {
     2: Failure(
         InvalidProblem,
         "segment_ids",
-        lambda _: "in ascending order (unsorted ids have plans of their own; in functions, "
-        "indices_are_sorted=False)",
+        lambda _: (
+            "in ascending order (unsorted ids have plans of their own; in functions, "
+            "indices_are_sorted=False)"
+        ),
         "{value} at position {position}, after a larger id",
     ),
 }
@@ -259,7 +260,9 @@ def _triple(kind: SegmentKind) -> dict[str, type]:
         f"{traits.name}Plan",
         (Plan,),
         {
-            "__doc__": f"`{traits.oracle}` over " + ("sorted" if traits.ascending else "any") + " ids.",
+            "__doc__": f"`{traits.oracle}` over "
+            + ("sorted" if traits.ascending else "any")
+            + " ids.",
             "__module__": __name__,
             "record": _record(traits, made[f"{traits.name}Descriptor"]),
         },

@@ -283,7 +283,9 @@ def preparation(
     values |= {at.LAST: last_id(extent, ids), at.STRICT: 1, at.ASCENDING: 1}
     findings_at = values[at.FINDINGS_AT]
     rows, columns = at.row_loops(at.all_axes(ids)), at.column_loops([])
-    check = Program(check_phases(values)[:1], at.layout_words(5, (values, rows, columns)), ids.element)
+    check = Program(
+        check_phases(values)[:1], at.layout_words(5, (values, rows, columns)), ids.element
+    )
 
     def findings(scratch: Any) -> tuple[int, int]:
         begin = -scratch.ctypes.data % 64 + findings_at

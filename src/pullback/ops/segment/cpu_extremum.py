@@ -197,9 +197,7 @@ def gradient_strip(task, state, block, at, along, column, count, n):
     if size == 0:
         return False
     if ties == ALL_HOLDERS:
-        best, mark = all_holders(
-            task, saved, saved_rows, block, at[2], along[2], count, n, sign
-        )
+        best, mark = all_holders(task, saved, saved_rows, block, at[2], along[2], count, n, sign)
         if slot < 0:
             to_holders(task, state, block, best, mark, at, along, count, n)
         else:
@@ -241,7 +239,7 @@ def extremum_gradients(task, lo, hi):
 
 @inlined
 def combine_holders_strip(task, ties, block, at, along, column, count, n):
-    s, slot, blocks, _ = block
+    _, slot, blocks, _ = block
     begin, way = (slot + blocks - 1, -1) if ties == LAST_HOLDER else (slot, 1)
     best = get_part(task, PARTS * begin, column, count, n)
     mark = get_part(task, PARTS * begin + 1, column, count, n)

@@ -168,4 +168,3 @@ _by_element(times, _rounded_times, _exact_times)
 _by_element(valued, _clamped_value, _exact_value)
 _by_element(keep, _rounded_keep, _exact_keep)
 _by_element(kept, _rounded_kept, _exact_kept)
-

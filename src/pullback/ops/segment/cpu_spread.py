@@ -18,7 +18,13 @@ from pullback.ops.segment.cpu_strip import (
     store,
     tile,
 )
-from pullback.ops.segment.cpu_walk import columns_of, over_columns, over_panels, over_segments, write_tile
+from pullback.ops.segment.cpu_walk import (
+    columns_of,
+    over_columns,
+    over_panels,
+    over_segments,
+    write_tile,
+)
 from pullback.ops.segment.cpu_words import (
     IDS,
     OFFSETS,
@@ -34,7 +40,6 @@ from pullback.ops.segment.cpu_words import (
     position_offset,
     table,
 )
-
 
 NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
 
@@ -61,7 +66,8 @@ def gather_rows(task, lo, hi):
         s = read_wide(ids, position_offset(task, 0, n))
         # Only asked for, never read: any address will do.
         ahead = read_wide(ids, position_offset(task, 0, min(n + AHEAD, rows - 1))) * stride
-        row = s * stride if 0 <= s and s < segments and s != padding else NO_ROW
+        inside = s >= 0 and s < segments and s != padding
+        row = s * stride if inside else NO_ROW
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
         block = (row, ahead, where)
         over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
@@ -72,7 +78,7 @@ def gather_rows(task, lo, hi):
 @inlined
 def share_strip(task, state, block, at, along, column, count, n):
     """source / size to each of the rows."""
-    target, _, buffer, source = state
+    _, _, buffer, source = state
     s, _, start, end, size, _, _ = block
     v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     v = v / like(v, size)

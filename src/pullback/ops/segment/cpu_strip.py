@@ -33,7 +33,7 @@ from pullback.ops.segment.cpu_words import (
     table,
 )
 
-AHEAD = 40  # rows fetched in advance where they do not lie in order
+AHEAD = 24  # rows fetched in advance where they do not lie in order
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
 _WIDE_SUM = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}

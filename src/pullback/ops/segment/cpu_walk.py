@@ -6,10 +6,11 @@ counted from their own start: the cuts follow the data, and threads change nothi
 many neighbouring columns as a kernel keeps in registers.
 
 A driver gets a function `strip(task, state, block, at, along, column, count, n)`. `state` is its
-own; `block` is (segment, first, start, end, size, slot, last): where the segment begins, the sorted rows
-of the block, how many rows the segment has, the number of the block among those of long segments
-or -1, and the last of all sorted rows. `at` and `along` are where the strip begins and its step in the columns of source,
-target and saved input; `column` is its number, `count` how many of its n lanes there are.
+own; `block` is (segment, first, start, end, size, slot, last): where the segment begins, the sorted
+rows of the block, how many rows the segment has, the number of the block among those of long
+segments or -1, and the last of all sorted rows. `at` and `along` are where the strip begins and its
+step in the columns of source, target and saved input; `column` is its number, `count` how many of
+its n lanes there are.
 """
 
 from __future__ import annotations
@@ -82,7 +83,12 @@ def over_columns(task, columns, wide, strip, state, block):
     sees: steps and counts are constants there."""
     w, inner, outers, steps, unit = columns
     for outer in range(outers):
-        i, j, k, column = offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer), outer * inner
+        i, j, k, column = (
+            offset(w, 0, outer),
+            offset(w, 1, outer),
+            offset(w, 2, outer),
+            outer * inner,
+        )
         c = 0
         while unit and c + wide <= inner:
             at = (i + c, j + c, k + c)
@@ -105,7 +111,12 @@ def over_panels(task, columns, wide, strip, state, block):
     unit, panel = steps[0] == 1 and steps[2] == 1, tile_columns(target)
     start, end = block[2], block[3]
     for outer in range(outers):
-        i, j, k, column = offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer), outer * inner
+        i, j, k, column = (
+            offset(w, 0, outer),
+            offset(w, 1, outer),
+            offset(w, 2, outer),
+            outer * inner,
+        )
         for begin in range(0, inner, panel):
             past, c, wrote = min(begin + panel, inner), begin, False
             while unit and c + wide <= past:

@@ -135,7 +135,7 @@ def _together(shape: Shape, layouts: Sequence[tuple[Shape, Strides]]) -> list[St
 
 def _three(views: Sequence[TensorRef]) -> list[TensorRef]:
     """Source, target and saved input: what a plan has not is filled up with what it has."""
-    return [*views, *views[-1:] * (3 - len(views))]
+    return [*views, *list(views[-1:]) * (3 - len(views))]
 
 
 def column_loops(views: Sequence[TensorRef]) -> AxisLoops:

@@ -51,6 +51,12 @@ from pullback.ops.simplex.cpu_walk import (
 INFINITY, NAN = np.inf, np.nan
 
 
+@inlined
+def closed(sums):
+    """A sum with its rounding errors, which mean nothing once it is infinite."""
+    return select(absolute(sums[0]) < INFINITY, sums[0] + sums[1], sums[0])
+
+
 def adjoint(terms: Callable, settle: Callable, gradient: Callable) -> Callable:
     """A kernel body: settle(sums, sums, greatest y) gives mean and mass of a row from the sums of
     terms(...), then gradient(...) its dx, in the wide type. Both are steps: cursors of dy, y and dx,
@@ -84,8 +90,8 @@ def adjoint(terms: Callable, settle: Callable, gradient: Callable) -> Callable:
             finite = True
             for part in range((width + LANES - 1) // LANES):
                 mean, mass = settle(
-                    sums[part][0] + sums[part][1],
-                    sums[part + SPAN][0] + sums[part + SPAN][1],
+                    closed(sums[part]),
+                    closed(sums[part + SPAN]),
                     greatest(tops[part], L),
                 )
                 means[part], masses[part] = widened(p, mean), widened(p, mass)
