@@ -1,4 +1,4 @@
-"""Points at which every function is smooth, for tests that differentiate: derived from the registry,
+"""Points where every function is smooth, for tests that differentiate: derived from the registry,
 so that a new function is covered by existing."""
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _small(subject: Subject, element: ElementKind) -> Iterator[tuple[str, Argume
     found = 0
     for name, arguments in _trials(subject, element, 5):
         sizes = [value.size for value in arguments.values() if isinstance(value, np.ndarray)]
-        if 0 < min(sizes) and max(sizes) <= SMALL and found < 3:
+        if min(sizes) > 0 and max(sizes) <= SMALL and found < 3:
             found += 1
             yield name, arguments
 

@@ -11,14 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from differentiable import SUBJECTS, smooth  # noqa: E402
-from tensors import array, several, tensor, tensors  # noqa: E402
-
 import pullback  # noqa: E402
+from differentiable import SUBJECTS, smooth  # noqa: E402
 from pullback.contract.element import FLOATS, ElementKind  # noqa: E402
 from pullback.ops.calculus import asked  # noqa: E402
 from pullback.verify import laws  # noqa: E402
 from pullback.verify.subject import Arguments, Subject  # noqa: E402
+from tensors import array, several, tensor, tensors  # noqa: E402
 
 FORWARDS = [subject for subject in SUBJECTS if subject.forward is None]
 

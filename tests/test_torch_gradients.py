@@ -7,9 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from differentiable import SUBJECTS, smooth  # noqa: E402
-from tensors import of_floats, tensors  # noqa: E402
-
 from pullback.verify.subject import Subject  # noqa: E402
+from tensors import of_floats, tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 EXACT = {"nondet_tol": 0.0, "atol": 1e-6, "rtol": 1e-5}

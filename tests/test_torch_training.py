@@ -56,7 +56,9 @@ def test_embedding_bag_is_torchs(mode: str, options: dict[str, Any]) -> None:
 
 
 def test_embedding_bag_with_weights() -> None:
-    theirs, ours = (kind(7, 3, mode="sum") for kind in (torch.nn.EmbeddingBag, modules.EmbeddingBag))
+    theirs, ours = (
+        kind(7, 3, mode="sum") for kind in (torch.nn.EmbeddingBag, modules.EmbeddingBag)
+    )
     ours.load_state_dict(theirs.state_dict())
     weights = [torch.rand(2, 3, generator=torch.manual_seed(0)).requires_grad_() for _ in "ab"]
     ids = torch.tensor([[0, 2, 5], [5, 6, 0]])

@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.autograd.forward_ad as forward_ad  # noqa: E402
-from differentiable import SUBJECTS, smooth  # noqa: E402
-from tensors import of_floats, several, tensors  # noqa: E402
 
 import pullback  # noqa: E402
+from differentiable import SUBJECTS, smooth  # noqa: E402
 from pullback.frontends.torch_library import as_op  # noqa: E402
 from pullback.verify.subject import Subject  # noqa: E402
+from tensors import of_floats, several, tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FORWARDS = [subject for subject in SUBJECTS if subject.forward is None]

@@ -30,6 +30,18 @@ from pullback.contract.kinds import SoftmaxKind as SoftmaxKind
 from pullback.contract.kinds import TieRule as TieRule
 from pullback.cpu.pool import get_num_threads as get_num_threads
 from pullback.cpu.pool import set_num_threads as set_num_threads
+from pullback.ops.embedding.contract import EmbeddingArgs as EmbeddingArgs
+from pullback.ops.embedding.contract import EmbeddingBackwardArgs as EmbeddingBackwardArgs
+from pullback.ops.embedding.contract import EmbeddingBackwardDescriptor as EmbeddingBackwardDescriptor
+from pullback.ops.embedding.contract import EmbeddingBackwardPlan as EmbeddingBackwardPlan
+from pullback.ops.embedding.contract import EmbeddingBagArgs as EmbeddingBagArgs
+from pullback.ops.embedding.contract import EmbeddingBagBackwardArgs as EmbeddingBagBackwardArgs
+from pullback.ops.embedding.contract import EmbeddingBagBackwardDescriptor as EmbeddingBagBackwardDescriptor
+from pullback.ops.embedding.contract import EmbeddingBagBackwardPlan as EmbeddingBagBackwardPlan
+from pullback.ops.embedding.contract import EmbeddingBagDescriptor as EmbeddingBagDescriptor
+from pullback.ops.embedding.contract import EmbeddingBagPlan as EmbeddingBagPlan
+from pullback.ops.embedding.contract import EmbeddingDescriptor as EmbeddingDescriptor
+from pullback.ops.embedding.contract import EmbeddingPlan as EmbeddingPlan
 from pullback.ops.lerp.contract import BinaryParamArgs as BinaryParamArgs
 from pullback.ops.lerp.contract import BinaryParamBackwardArgs as BinaryParamBackwardArgs
 from pullback.ops.lerp.contract import BinaryParamBackwardDescriptor as BinaryParamBackwardDescriptor
@@ -55,6 +67,20 @@ from pullback.ops.scan.contract import ScanBackwardDescriptor as ScanBackwardDes
 from pullback.ops.scan.contract import ScanBackwardPlan as ScanBackwardPlan
 from pullback.ops.scan.contract import ScanDescriptor as ScanDescriptor
 from pullback.ops.scan.contract import ScanPlan as ScanPlan
+from pullback.ops.segment.index import SegmentIndex as SegmentIndex
+from pullback.ops.segment.index import prepare_segments as prepare_segments
+from pullback.ops.simplex.contract import SoftmaxArgs as SoftmaxArgs
+from pullback.ops.simplex.contract import SoftmaxBackwardArgs as SoftmaxBackwardArgs
+from pullback.ops.simplex.contract import SoftmaxBackwardDescriptor as SoftmaxBackwardDescriptor
+from pullback.ops.simplex.contract import SoftmaxBackwardPlan as SoftmaxBackwardPlan
+from pullback.ops.simplex.contract import SoftmaxDescriptor as SoftmaxDescriptor
+from pullback.ops.simplex.contract import SoftmaxPlan as SoftmaxPlan
+from pullback.ops.simplex.contract import SparsemaxArgs as SparsemaxArgs
+from pullback.ops.simplex.contract import SparsemaxBackwardArgs as SparsemaxBackwardArgs
+from pullback.ops.simplex.contract import SparsemaxBackwardDescriptor as SparsemaxBackwardDescriptor
+from pullback.ops.simplex.contract import SparsemaxBackwardPlan as SparsemaxBackwardPlan
+from pullback.ops.simplex.contract import SparsemaxDescriptor as SparsemaxDescriptor
+from pullback.ops.simplex.contract import SparsemaxPlan as SparsemaxPlan
 from pullback.plan.stream import Stream as Stream
 from pullback.plan.stream import Workspace as Workspace
 from pullback.tensor.recycle import cache_info as cache_info
@@ -62,6 +88,73 @@ from pullback.tensor.recycle import empty_cache as empty_cache
 from pullback.tensor.recycle import set_cache_limit as set_cache_limit
 from pullback.tensor.view import TensorMut as TensorMut
 from pullback.tensor.view import TensorRef as TensorRef
+from pullback.ops.segment.contract import ForwardDescriptor
+from pullback.ops.segment.contract import SegmentArgs
+from pullback.ops.segment.contract import SegmentBackwardArgs
+from pullback.ops.segment.contract import SegmentDescriptor
+from pullback.ops.segment.contract import TiedDescriptor
+from pullback.plan.plan import Plan
+
+class SegmentMaxArgs(SegmentArgs): ...
+class SegmentMaxBackwardArgs(SegmentBackwardArgs): ...
+class SegmentMaxBackwardDescriptor(TiedDescriptor): ...
+class SegmentMaxBackwardPlan(Plan[Any, Any]): ...
+class SegmentMaxDescriptor(ForwardDescriptor): ...
+class SegmentMaxPlan(Plan[Any, Any]): ...
+class SegmentMeanArgs(SegmentArgs): ...
+class SegmentMeanBackwardArgs(SegmentBackwardArgs): ...
+class SegmentMeanBackwardDescriptor(SegmentDescriptor): ...
+class SegmentMeanBackwardPlan(Plan[Any, Any]): ...
+class SegmentMeanDescriptor(ForwardDescriptor): ...
+class SegmentMeanPlan(Plan[Any, Any]): ...
+class SegmentMinArgs(SegmentArgs): ...
+class SegmentMinBackwardArgs(SegmentBackwardArgs): ...
+class SegmentMinBackwardDescriptor(TiedDescriptor): ...
+class SegmentMinBackwardPlan(Plan[Any, Any]): ...
+class SegmentMinDescriptor(ForwardDescriptor): ...
+class SegmentMinPlan(Plan[Any, Any]): ...
+class SegmentProdArgs(SegmentArgs): ...
+class SegmentProdBackwardArgs(SegmentBackwardArgs): ...
+class SegmentProdBackwardDescriptor(SegmentDescriptor): ...
+class SegmentProdBackwardPlan(Plan[Any, Any]): ...
+class SegmentProdDescriptor(ForwardDescriptor): ...
+class SegmentProdPlan(Plan[Any, Any]): ...
+class SegmentSumArgs(SegmentArgs): ...
+class SegmentSumBackwardArgs(SegmentBackwardArgs): ...
+class SegmentSumBackwardDescriptor(SegmentDescriptor): ...
+class SegmentSumBackwardPlan(Plan[Any, Any]): ...
+class SegmentSumDescriptor(ForwardDescriptor): ...
+class SegmentSumPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMaxArgs(SegmentArgs): ...
+class UnsortedSegmentMaxBackwardArgs(SegmentBackwardArgs): ...
+class UnsortedSegmentMaxBackwardDescriptor(TiedDescriptor): ...
+class UnsortedSegmentMaxBackwardPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMaxDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentMaxPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMeanArgs(SegmentArgs): ...
+class UnsortedSegmentMeanBackwardArgs(SegmentBackwardArgs): ...
+class UnsortedSegmentMeanBackwardDescriptor(SegmentDescriptor): ...
+class UnsortedSegmentMeanBackwardPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMeanDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentMeanPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMinArgs(SegmentArgs): ...
+class UnsortedSegmentMinBackwardArgs(SegmentBackwardArgs): ...
+class UnsortedSegmentMinBackwardDescriptor(TiedDescriptor): ...
+class UnsortedSegmentMinBackwardPlan(Plan[Any, Any]): ...
+class UnsortedSegmentMinDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentMinPlan(Plan[Any, Any]): ...
+class UnsortedSegmentProdArgs(SegmentArgs): ...
+class UnsortedSegmentProdBackwardArgs(SegmentBackwardArgs): ...
+class UnsortedSegmentProdBackwardDescriptor(SegmentDescriptor): ...
+class UnsortedSegmentProdBackwardPlan(Plan[Any, Any]): ...
+class UnsortedSegmentProdDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentProdPlan(Plan[Any, Any]): ...
+class UnsortedSegmentSumArgs(SegmentArgs): ...
+class UnsortedSegmentSumBackwardArgs(SegmentBackwardArgs): ...
+class UnsortedSegmentSumBackwardDescriptor(SegmentDescriptor): ...
+class UnsortedSegmentSumBackwardPlan(Plan[Any, Any]): ...
+class UnsortedSegmentSumDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentSumPlan(Plan[Any, Any]): ...
 
 A = TypeVar("A")
 
@@ -133,6 +226,80 @@ def cumsum_backward(
     reverse: bool = False,
     out: Any = None,
 ) -> A: ...
+def embedding(
+    weight: A,
+    indices: A,
+    *,
+    padding_idx: int | None = None,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def embedding_backward(
+    dout: A,
+    indices: A,
+    num_embeddings: int,
+    *,
+    padding_idx: int | None = None,
+    scale_grad_by_freq: bool = False,
+    accumulate_into: A | None = None,
+    sparse: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Any: ...
+def embedding_bag(
+    weight: A,
+    indices: A,
+    offsets: A,
+    *,
+    mode: str | EmbeddingKind = 'mean',
+    padding_idx: int | None = None,
+    per_sample_weights: A | None = None,
+    include_last_offset: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    return_indices: bool = False,
+    out: Any = None,
+) -> Any: ...
+def embedding_bag_backward(
+    dout: A,
+    indices: A,
+    offsets: A,
+    num_embeddings: int,
+    *,
+    mode: str | EmbeddingKind = 'mean',
+    padding_idx: int | None = None,
+    per_sample_weights: A | None = None,
+    include_last_offset: bool = False,
+    output_index: A | None = None,
+    scale_grad_by_freq: bool = False,
+    accumulate_into: A | None = None,
+    sparse: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Any: ...
+def embedding_bag_per_sample_weights_backward(
+    dout: A,
+    weight: A,
+    indices: A,
+    offsets: A,
+    *,
+    padding_idx: int | None = None,
+    include_last_offset: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def entmax15(
+    x: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
+def entmax15_backward(
+    dy: A,
+    y: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
 def lerp(
     a: A,
     b: A,
@@ -165,6 +332,19 @@ def linear_scan_backward(
     reverse: bool = False,
     out: Any = None,
 ) -> Any: ...
+def log_softmax(
+    x: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
+def log_softmax_backward(
+    dy: A,
+    y: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
 def logcumsumexp(
     x: A,
     axis: int = -1,
@@ -181,6 +361,133 @@ def logcumsumexp_backward(
     reverse: bool = False,
     out: Any = None,
 ) -> A: ...
+def segment_max(
+    x: A,
+    segment_ids: A,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_max_backward(
+    dy: A,
+    x: A,
+    segment_ids: A,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_mean(
+    x: A,
+    segment_ids: A,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_mean_backward(
+    dy: A,
+    segment_ids: A,
+    *,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_min(
+    x: A,
+    segment_ids: A,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_min_backward(
+    dy: A,
+    x: A,
+    segment_ids: A,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_prod(
+    x: A,
+    segment_ids: A,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_prod_backward(
+    dy: A,
+    x: A,
+    segment_ids: A,
+    *,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_sum(
+    x: A,
+    segment_ids: A,
+    num_segments: int | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def segment_sum_backward(
+    dy: A,
+    segment_ids: A,
+    *,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> A: ...
+def softmax(
+    x: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
+def softmax_backward(
+    dy: A,
+    y: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
+def sparsemax(
+    x: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
+def sparsemax_backward(
+    dy: A,
+    y: A,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> A: ...
 
 __all__ = [
     "BackendKind",
@@ -193,7 +500,19 @@ __all__ = [
     "BinaryParamPlan",
     "BufferTooSmall",
     "ElementKind",
+    "EmbeddingArgs",
+    "EmbeddingBackwardArgs",
+    "EmbeddingBackwardDescriptor",
+    "EmbeddingBackwardPlan",
+    "EmbeddingBagArgs",
+    "EmbeddingBagBackwardArgs",
+    "EmbeddingBagBackwardDescriptor",
+    "EmbeddingBagBackwardPlan",
+    "EmbeddingBagDescriptor",
+    "EmbeddingBagPlan",
+    "EmbeddingDescriptor",
     "EmbeddingKind",
+    "EmbeddingPlan",
     "IndexElementKind",
     "IndexOutOfRange",
     "IndexPolicy",
@@ -227,12 +546,85 @@ __all__ = [
     "ScanDescriptor",
     "ScanKind",
     "ScanPlan",
+    "SegmentIndex",
     "SegmentKind",
+    "SegmentMaxArgs",
+    "SegmentMaxBackwardArgs",
+    "SegmentMaxBackwardDescriptor",
+    "SegmentMaxBackwardPlan",
+    "SegmentMaxDescriptor",
+    "SegmentMaxPlan",
+    "SegmentMeanArgs",
+    "SegmentMeanBackwardArgs",
+    "SegmentMeanBackwardDescriptor",
+    "SegmentMeanBackwardPlan",
+    "SegmentMeanDescriptor",
+    "SegmentMeanPlan",
+    "SegmentMinArgs",
+    "SegmentMinBackwardArgs",
+    "SegmentMinBackwardDescriptor",
+    "SegmentMinBackwardPlan",
+    "SegmentMinDescriptor",
+    "SegmentMinPlan",
+    "SegmentProdArgs",
+    "SegmentProdBackwardArgs",
+    "SegmentProdBackwardDescriptor",
+    "SegmentProdBackwardPlan",
+    "SegmentProdDescriptor",
+    "SegmentProdPlan",
+    "SegmentSumArgs",
+    "SegmentSumBackwardArgs",
+    "SegmentSumBackwardDescriptor",
+    "SegmentSumBackwardPlan",
+    "SegmentSumDescriptor",
+    "SegmentSumPlan",
+    "SoftmaxArgs",
+    "SoftmaxBackwardArgs",
+    "SoftmaxBackwardDescriptor",
+    "SoftmaxBackwardPlan",
+    "SoftmaxDescriptor",
     "SoftmaxKind",
+    "SoftmaxPlan",
+    "SparsemaxArgs",
+    "SparsemaxBackwardArgs",
+    "SparsemaxBackwardDescriptor",
+    "SparsemaxBackwardPlan",
+    "SparsemaxDescriptor",
+    "SparsemaxPlan",
     "Stream",
     "TensorMut",
     "TensorRef",
     "TieRule",
+    "UnsortedSegmentMaxArgs",
+    "UnsortedSegmentMaxBackwardArgs",
+    "UnsortedSegmentMaxBackwardDescriptor",
+    "UnsortedSegmentMaxBackwardPlan",
+    "UnsortedSegmentMaxDescriptor",
+    "UnsortedSegmentMaxPlan",
+    "UnsortedSegmentMeanArgs",
+    "UnsortedSegmentMeanBackwardArgs",
+    "UnsortedSegmentMeanBackwardDescriptor",
+    "UnsortedSegmentMeanBackwardPlan",
+    "UnsortedSegmentMeanDescriptor",
+    "UnsortedSegmentMeanPlan",
+    "UnsortedSegmentMinArgs",
+    "UnsortedSegmentMinBackwardArgs",
+    "UnsortedSegmentMinBackwardDescriptor",
+    "UnsortedSegmentMinBackwardPlan",
+    "UnsortedSegmentMinDescriptor",
+    "UnsortedSegmentMinPlan",
+    "UnsortedSegmentProdArgs",
+    "UnsortedSegmentProdBackwardArgs",
+    "UnsortedSegmentProdBackwardDescriptor",
+    "UnsortedSegmentProdBackwardPlan",
+    "UnsortedSegmentProdDescriptor",
+    "UnsortedSegmentProdPlan",
+    "UnsortedSegmentSumArgs",
+    "UnsortedSegmentSumBackwardArgs",
+    "UnsortedSegmentSumBackwardDescriptor",
+    "UnsortedSegmentSumBackwardPlan",
+    "UnsortedSegmentSumDescriptor",
+    "UnsortedSegmentSumPlan",
     "Unsupported",
     "Workspace",
     "WorkspaceTooSmall",
@@ -245,14 +637,38 @@ __all__ = [
     "cumprod_backward",
     "cumsum",
     "cumsum_backward",
+    "embedding",
+    "embedding_backward",
+    "embedding_bag",
+    "embedding_bag_backward",
+    "embedding_bag_per_sample_weights_backward",
     "empty_cache",
+    "entmax15",
+    "entmax15_backward",
     "get_num_threads",
     "lerp",
     "lerp_backward",
     "linear_scan",
     "linear_scan_backward",
+    "log_softmax",
+    "log_softmax_backward",
     "logcumsumexp",
     "logcumsumexp_backward",
+    "prepare_segments",
+    "segment_max",
+    "segment_max_backward",
+    "segment_mean",
+    "segment_mean_backward",
+    "segment_min",
+    "segment_min_backward",
+    "segment_prod",
+    "segment_prod_backward",
+    "segment_sum",
+    "segment_sum_backward",
     "set_cache_limit",
     "set_num_threads",
+    "softmax",
+    "softmax_backward",
+    "sparsemax",
+    "sparsemax_backward",
 ]

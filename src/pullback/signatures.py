@@ -1,6 +1,6 @@
 """What editors and type checkers see of the package: `__init__.pyi`, generated from the functions.
 
-    python -m pullback.signatures          write it
+python -m pullback.signatures          write it
 """
 
 from __future__ import annotations
@@ -52,14 +52,36 @@ def _import(name: str) -> str:
     value = getattr(pullback, name)
     module = inspect.getmodule(value)
     assert isinstance(module, ModuleType)
+    if isinstance(value, type) and f"class {name}" not in inspect.getsource(module):
+        base = value.__mro__[1].__name__  # made from a table: a checker cannot see it there
+        generic = "[Any, Any]" if base == "Plan" else ""
+        return f"class {name}({base}{generic}): ..."
     return f"from {module.__name__} import {name} as {name}"
+
+
+def _bases(classes: list[str]) -> set[str]:
+    """Imports of what the classes made from tables stand on."""
+    names = {line.split()[1].partition("(")[0] for line in classes}
+    bases = {getattr(pullback, name).__mro__[1] for name in names}
+    return {f"from {base.__module__} import {base.__name__}" for base in bases}
 
 
 def stub() -> str:
     """The text of `__init__.pyi`."""
     functions = {n: f for n in pullback.__all__ if isinstance(f := getattr(pullback, n), Function)}
-    imports = sorted(_import(name) for name in pullback.__all__ if name not in functions)
-    lines = [_HEADER, *imports, "", f'{_ARRAY} = TypeVar("{_ARRAY}")', "", "__version__: str"]
+    found = [_import(name) for name in pullback.__all__ if name not in functions]
+    classes = sorted(line for line in found if line.startswith("class"))
+    imports = sorted(set(found) - set(classes)) + sorted(_bases(classes))
+    lines = [
+        _HEADER,
+        *imports,
+        "",
+        *classes,
+        "",
+        f'{_ARRAY} = TypeVar("{_ARRAY}")',
+        "",
+        "__version__: str",
+    ]
     lines.append("_FAMILIES: tuple[str, ...]")
     lines += [_signature(function) for _, function in sorted(functions.items())]
     names = ",\n    ".join(f'"{name}"' for name in sorted(pullback.__all__))

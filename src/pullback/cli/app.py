@@ -56,7 +56,7 @@ def _root(
 
 def run() -> int:
     """Run the command line; what to exit with."""
-    from pullback.cli.screen import Mistake, tell
+    from pullback.cli.screen import Mistake, plain, tell
     from pullback.contract.errors import PullbackError
 
     try:
@@ -64,7 +64,7 @@ def run() -> int:
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 1
     except (Mistake, PullbackError, FileNotFoundError, PermissionError) as error:
-        tell(f"[red]pullback:[/red] {error}")
+        tell(f"[red]pullback:[/red] {plain(error)}")
         return 2
     except BrokenPipeError:
         # The reader has gone (`pullback list | head`): nothing is left to say.

@@ -132,7 +132,8 @@ def run(chosen: Selection) -> Results:
                 screen.tell("interrupted: this is what was done")
                 break
             except Exception as error:  # one broken row must not lose the others
-                screen.tell(f"[red]{step.title}:[/red] {type(error).__name__}: {error}")
+                said = screen.plain(f"{type(error).__name__}: {error}")
+                screen.tell(f"[red]{step.title}:[/red] {said}")
             bar.advance(task)
     conclude(results, chosen)
     return results

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from pullback.bench.results import COPY, INTO, OURS, Results, compare
-from pullback.cli.screen import table
+from pullback.cli.screen import plain, table
 from pullback.cli.tables import factor, percent, seconds, size
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def everything(results: Results, before: Results | None = None) -> Iterator[Tabl
 
 def _peer_cell(row: RowResult, peer: str) -> str:
     if peer in row.verdicts:
-        return f"[yellow]{row.verdicts[peer]}[/yellow]"
+        return f"[yellow]{plain(row.verdicts[peer])}[/yellow]"
     return factor(row.speedup(peer)) if peer in row.timings else ""
 
 
@@ -51,7 +51,7 @@ def _rows(results: Results, family: str) -> Table:
             row.direction,
             row.workload,
             row.dtype,
-            f"[red]{wrong}[/red]" if wrong else seconds(row.time(OURS)),
+            f"[red]{plain(wrong)}[/red]" if wrong else seconds(row.time(OURS)),
             percent(spread),
             seconds(row.time(INTO)),
             f"{row.gbps:.1f}" if INTO in row.timings else "-",
@@ -109,7 +109,7 @@ def _accuracy(results: Results) -> Table:
                 cells.append(f"{worst:.3g} ({mean:.2g})")
             else:
                 said = entry.verdicts.get(name, "")
-                cells.append(f"[yellow]{said}[/yellow]" if said else "")
+                cells.append(f"[yellow]{plain(said)}[/yellow]" if said else "")
         made.add_row(entry.op, entry.direction, entry.nature, entry.dtype, *cells)
     return made
 

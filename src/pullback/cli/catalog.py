@@ -92,7 +92,8 @@ def show(
         screen.as_json([{**facts(e), "tensors": _tensors(e), "costs": _costs(e)} for e in found])
         return
     out = screen.console()
-    out.print(f"[bold]{op}[/bold]  {_signature(op)}\n{_summary(op)}\n")
+    out.print(f"[bold]{op}[/bold]  {screen.plain(_signature(op))}")
+    out.print(f"{_summary(op)}\n", markup=False)
     out.print(formula(found[0].family), markup=False, soft_wrap=True)
     for entry in found:
         table = screen.table(

@@ -79,7 +79,7 @@ def _print(done: list[RowResult], threads: int) -> None:
         name = row.op if row.direction == "forward" else f"{row.op}_backward"
         wrong = row.verdicts.get("pullback")
         if wrong:
-            table.add_row(name, row.workload, row.dtype, f"[red]{wrong}[/red]")
+            table.add_row(name, row.workload, row.dtype, f"[red]{screen.plain(wrong)}[/red]")
             continue
         table.add_row(
             name,
@@ -89,7 +89,7 @@ def _print(done: list[RowResult], threads: int) -> None:
             "yes" if row.same_bits else "[red]no[/red]",
             f"{row.gbps:.1f}",
             percent(row.of_copy),
-            row.verdicts.get("torch") or factor(row.speedup("torch")),
+            screen.plain(row.verdicts.get("torch") or "") or factor(row.speedup("torch")),
         )
     screen.show(table)
     busy = max((row.others for row in done), default=0.0)

@@ -50,7 +50,7 @@ def _said(value: Any) -> str:
 def findings() -> dict[str, Any]:
     import pullback
     from pullback.bench.machine import cores, describe, installed
-    from pullback.cpu.kernel import cache_folder
+    from pullback.cpu.cache import cache_folder
     from pullback.tensor.recycle import cache_info
 
     machine = describe(pullback.get_num_threads())

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -31,6 +32,11 @@ def console() -> Console:
 def tell(message: str) -> None:
     """A word beside the result: on the error stream, so that pipes stay clean."""
     Console(stderr=True, highlight=False).print(message, soft_wrap=True)
+
+
+def plain(value: object) -> str:
+    """Text as it is: brackets in it are no markup."""
+    return escape(str(value))
 
 
 def table(title: str, *columns: str, caption: str = "") -> Table:

@@ -70,7 +70,9 @@ def _table(done: list[Verdict]) -> Table:
         said = dict.fromkeys(laws, "kept")
         for verdict in mine:
             if verdict.broken:
-                said[verdict.law] = f"[red]{verdict.element.value}: {verdict.broken}[/red]"
+                said[verdict.law] = (
+                    f"[red]{verdict.element.value}: {screen.plain(verdict.broken)}[/red]"
+                )
         worst = max(verdict.worst_ulp for verdict in mine)
         table.add_row(name, str(sum(v.trials for v in mine)), f"{worst:.2f}", *said.values())
     return table

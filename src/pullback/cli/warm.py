@@ -17,7 +17,7 @@ def warm(
     """
     from pullback.bench.inventory import launches, plans
     from pullback.cli import screen
-    from pullback.cpu.kernel import cache_folder
+    from pullback.cpu.cache import cache_folder
     from pullback.cpu.pool import execute_address
 
     found = list(plans())
@@ -40,6 +40,6 @@ def warm(
     size = sum(file.stat().st_size for file in kept) / 1e6
     screen.tell(f"{len(kept)} compiled kernels, {size:.1f} MB, in {cache_folder()}")
     for line in failed:
-        screen.tell(line)
+        screen.tell(screen.plain(line))
     if failed:
         raise typer.Exit(1)

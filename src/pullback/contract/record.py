@@ -35,7 +35,7 @@ class Slot:
     `in_place_of` names inputs whose very buffer this output may be.
 
     An argument may be a bundle, which holds several tensors: the slot of that name takes its part
-    called `part`, and slots that are `part_of` it take theirs, None where a plain array is given."""
+    called `part`, slots that are `part_of` it take theirs, None where a plain array is given."""
 
     name: str
     shape: Callable[[Any], tuple[int, ...]]

@@ -21,6 +21,7 @@ for one that the tensor cuts short. Shapes (rows, L) are literals.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -28,6 +29,7 @@ from numba.extending import intrinsic, overload
 
 from pullback.cpu.emit import (
     I64,
+    INLINED,
     LLVM_ELEMENT,
     Lane,
     Scalar,
@@ -52,7 +54,7 @@ from pullback.cpu.transfer import (
     turned,
 )
 
-Pointer = types.CPointer
+Pointer: Any = types.CPointer
 
 
 def by_type(choose: Callable) -> Callable:
@@ -67,8 +69,7 @@ def by_type(choose: Callable) -> Callable:
         except AttributeError:  # tried without literals, after an error with them
             return None
 
-    options = {"forceinline": True}
-    overload(chosen, jit_options=options, strict=False, prefer_literal=True)(choose_literal)
+    overload(chosen, jit_options=INLINED, strict=False, prefer_literal=True)(choose_literal)
     return chosen
 
 
@@ -81,7 +82,7 @@ def lines_across(p: Pointer):
 
 @intrinsic(prefer_literal=True)
 def stack(typingctx, example, n):
-    if not isinstance(n, Lane):
+    if not isinstance(n, Lane):  # type: ignore[misc]
         return None
     cells = types.CPointer(types.unliteral(example))
 
@@ -272,7 +273,7 @@ load, load_wide = _loader(wide=False), _loader(wide=True)
 def store(cursor: object, size: object, v: Vec, L: Lane):
     if isinstance(cursor, types.NoneType):
         return types.void(cursor, size, v, L), lambda *_: None
-    pointer = cursor[0]
+    pointer = cursor[0]  # type: ignore[index]
 
     def emit(b, cursor_, size_, v_, _L):
         tile = _Tile(b, cursor, cursor_, v.n // L.literal_value, L.literal_value)

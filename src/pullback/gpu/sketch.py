@@ -40,7 +40,7 @@ def sketched(record: PlanRecord, sample: Sample, element: ElementKind) -> GpuPro
     layout: Layout = resolve(record.backends[BackendKind.TRITON])
     desc = record.descriptor(element=element, **sample.options)
     record.validate(desc)
-    views = []
+    views: list[Sketch | None] = []
     for slot in record.slots:
         used = slot.used(desc) and not slot.part_of
         if not used or not (slot.needed(desc) or slot.name in sample.given):

@@ -76,7 +76,7 @@ class Calculus:
 def batched(
     xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: Mapping[str, Any]
 ) -> Any:
-    """The results of a whole batch, with the batch axis leading; None if it has to be taken apart."""
+    """The results of a whole batch, the batch axis leading; None if it has to be taken apart."""
     rule = function.calculus.batch or (_one_more_axis if "axis" in function.parameters else None)
     return rule and rule(xp, function, size, mapped, dict(arguments))
 

@@ -1,4 +1,4 @@
-"""One adapter per array family. A family is looked for only if its framework is already imported."""
+"""One adapter per array family, looked for only if its framework is already imported."""
 
 from __future__ import annotations
 

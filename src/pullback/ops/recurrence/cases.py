@@ -12,7 +12,9 @@ from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
     b, dh, h = np.asarray(rng.standard_normal((3, *a.shape)))
     way = "backwards" if reverse else "forwards"
-    return Case(f"{name}, {way}", {"a": a, "b": b, "dh": dh, "h": h}, {"axis": axis, "reverse": reverse})
+    return Case(
+        f"{name}, {way}", {"a": a, "b": b, "dh": dh, "h": h}, {"axis": axis, "reverse": reverse}
+    )
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -3,7 +3,7 @@
     forward   y[j] = log(e^x[0] + … + e^x[j])
     backward  T[j] = dy[j]·e^-y[j] + T[j+1],  dx[j] = e^x[j]·T[j], walked from the far end
 
-Exponentials are pairs (m, k) with the value m·2^k, and sums are kept relative to a power of two, the
+Exponentials are pairs (m, k) of value m·2^k, and sums are kept relative to a power of two, the
 *reference*. Moving a reference multiplies by powers of two and rounds nothing, so the bits do not
 depend on when it moves. The usual tile has all its exponents near the reference and sums plain
 numbers; any other tile sums pairs, in the same tree. Values that no exponent can express, up to the
@@ -176,7 +176,7 @@ def start_of(x):
 @inlined
 def near_one(s, low, k):
     """The same sum with s near 1, unless its exponent tells infinities apart."""
-    n, j = log_parts_normal(s)
+    _, j = log_parts_normal(s)
     j = select((absolute(k) <= limit_exponent(k)) & (s == s), j, 0.0)
     f = power(-j)
     return s * f, low * f, k + j

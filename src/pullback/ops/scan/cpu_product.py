@@ -157,7 +157,7 @@ def recurrence_tile(at, size, state, L):
 
 @by_type
 def _before(y, before, size, rows, L):
-    """y[j-1]: the saved y one step further on in this walk, or what was recomputed for each step."""
+    """y[j-1]: the saved y one step further on in this walk, or what was recomputed for it."""
     if isinstance(y, types.NoneType):
         return lambda y, before, size, rows, L: load(before, size, 1.0, rows, L)
     if isinstance(size, types.NoneType):

@@ -20,7 +20,16 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import grid, lane_of, place
-from pullback.ops.scan.gpu_states import join, lift, load_state, log_add, prefix, ratio, unit
+from pullback.ops.scan.gpu_states import (
+    join,
+    lift,
+    load_state,
+    log_add,
+    log_rest,
+    prefix,
+    ratio,
+    unit,
+)
 
 
 @triton.jit
@@ -252,18 +261,20 @@ def sweep_back(
                 x_after = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
                 u, v = lift(value, live, position, KIND, SIGN)
                 u, v = prefix(u, v, KIND, REVERSE)
-                u, v = log_add(bu[:, None], bv[:, None], u, v)
-                result = u + tl.log(v)
+                result, v = log_add(bu[:, None], bv[:, None], u, v)
+                rest = log_rest(result, v)
                 u2, v2 = lift(x_after, live, position, KIND, SIGN)
-                u, v = log_add(u, v, u2, v2)
-                result_after = u + tl.log(v)
+                result_after, v = log_add(result, v, u2, v2)
+                rest_after = log_rest(result_after, v)
             else:
                 result = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
                 result_after = _shifted(y, at_y, k, n, rows_live, lane, step_y, edge, NEXT, B, WIDE)
-            a = ratio(result, result_after)
-            weight = ratio(value, result)
+                rest = tl.zeros([R, B], WIDE)
+                rest_after = rest
+            a = ratio(result, rest, result_after, rest_after)
+            weight = ratio(value, 0.0, result, rest)
             # The first +inf outweighs all, later ones included.
-            top = (result == float("inf")) & live
+            top = (result == float("inf")) & (rest == rest) & live
             met = tl.min(tl.where(top, position, n), 1)[:, None]
             leads = (met == position) & (bu < float("inf"))[:, None]
             weight = tl.where(top, tl.where(leads, 1.0, 0.0).to(WIDE), weight)
@@ -283,7 +294,7 @@ def sweep_back(
             if KIND == "product":
                 grad = weight * v
             elif KIND == "logsum":
-                grad = tl.where(result == float("-inf"), 0.0, weight * v)
+                grad = tl.where((result == float("-inf")) & (rest == rest), 0.0, weight * v)
             else:
                 grad = tl.where(weight == 0.0, 0.0, v)
             tl.debug_barrier()  # dx may be any input: all of the tile is read before it is written

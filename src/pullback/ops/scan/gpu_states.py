@@ -27,14 +27,22 @@ def _multiply(a, b):
 
 
 @triton.jit
-def ratio(a, b):
-    """e^(a-b), where equal infinities are equal. What the difference loses in rounding, which a
-    steep slope would show, is put back."""
-    d = a - b
+def log_rest(u, v):
+    """What a log-sum adds to its maximum: kept apart from it, because a large u would swallow it.
+    Nothing where u is infinite, unless NaN came in."""
+    settled = (tl.abs(u) == float("inf")) & (v == v)
+    return tl.where(settled, 0.0, tl.log(v))
+
+
+@triton.jit
+def ratio(a, rest_a, b, rest_b):
+    """e^(a-b) of numbers in two parts, where equal infinities are equal. What the difference loses
+    in rounding, which a steep slope would show, is put back."""
+    d = tl.where(a == b, 0.0, a - b)
     back = d - a
     lost = (a - (d - back)) - (b + back)
-    lost = tl.where(tl.abs(d) < float("inf"), lost, 0.0)
-    return tl.where(a == b, 1.0, tl.exp(d) * (1.0 + lost))
+    lost = tl.where(tl.abs(d) + tl.abs(a) < float("inf"), lost, 0.0)
+    return tl.exp(d + (rest_a - rest_b)) * (1.0 + lost)
 
 
 @triton.jit

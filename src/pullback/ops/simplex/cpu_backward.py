@@ -59,8 +59,8 @@ def closed(sums):
 
 def adjoint(terms: Callable, settle: Callable, gradient: Callable) -> Callable:
     """A kernel body: settle(sums, sums, greatest y) gives mean and mass of a row from the sums of
-    terms(...), then gradient(...) its dx, in the wide type. Both are steps: cursors of dy, y and dx,
-    lanes left, cells, part, L."""
+    terms(...), then gradient(...) its dx, in the wide type. Both are steps: cursors of dy, y and
+    dx, lanes left, cells, part, L."""
 
     @inlined
     def plain(at, left, cells, part, L):

@@ -122,8 +122,8 @@ def _fits(cells, part):
 
 
 def normalised(example: Callable, settle: Callable, write: Callable) -> Callable:
-    """A kernel body: after settle(x, cells, part, sum, there) made the cells for the results, of the
-    type of `example`, write(...), a step on x and y, gives them. It may want one more sum first."""
+    """A kernel body: after settle(x, cells, part, sum, there) made the cells for the results, of
+    the type of `example`, write(...), a step on x and y, gives them. It may want one more sum."""
 
     @inlined
     def run(task, lo, hi, L):

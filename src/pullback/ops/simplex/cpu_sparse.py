@@ -20,14 +20,13 @@ import numpy as np
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import compress_store, fence, filled, get, get_first, scalar
+from pullback.cpu.memory import compress_store, fence, filled, get_first, scalar
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
     absolute,
     any_lane,
     is_nan,
-    lane,
     like,
     maximum,
     reduce_add,
@@ -147,7 +146,7 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
     def settle(p, cells, part, top, t, excess):
         """Cells of the results: the top and its value, the shift and the threshold in two pieces.
         Of large x the top is taken off first, which is exact."""
-        tops, peaks, values, shifts, high, low = cells
+        _, peaks, values, shifts, high, low = cells
         shift = select((absolute(top) < 2) | (top == -INFINITY), 0.0, top)
         far = select(shift == 0, top, 0.0) * scale + t
         far = select(is_nan(top), like(top, NAN), far)
