@@ -135,8 +135,10 @@ def _trials(
             yield f"{case.name} {variant}", arguments
 
 
-def _id(value: object) -> str:
-    return value.name.lower() if isinstance(value, ElementKind) else str(value)
+def _id(value: Any) -> str:
+    if isinstance(value, ElementKind):
+        return value.name.lower()
+    return str(getattr(value, "name", None) or getattr(value, "__name__", value))
 
 
 def _keep(

@@ -34,14 +34,13 @@ def _id(value: object) -> str:
 
 
 def is_smooth(arguments: Arguments) -> bool:
-    """Few numbers, finite, and no two alike: no tie, no edge of a support."""
+    """Few numbers, finite, no two alike and none zero: no tie, no edge of a support."""
     floats = [v for v in arguments.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
-    return (
-        all(
-            np.isfinite(v).all() and np.abs(v).max(initial=0) < 100 and np.unique(v).size == v.size
-            for v in floats
-        )
-        and 4 <= max(v.size for v in floats) <= 64
+    if not 4 <= max(v.size for v in floats) <= 64:
+        return False
+    return all(
+        np.isfinite(v).all() and v.all() and abs(v).max() < 100 and np.unique(v).size == v.size
+        for v in floats
     )
 
 
@@ -89,7 +88,9 @@ def backward_arguments(
     subject: Subject, arguments: Arguments, results: tuple[Any, ...], cotangent: Any
 ) -> Arguments:
     """What NumPy's backward function is to be called with, by the names it has."""
-    known = {**arguments, "y": results[0], "h": results[0], "output_index": results[-1]}
+    known = {**arguments, "y": results[0], "h": results[0]}
+    if len(results) > 1:
+        known["output_index"] = results[1]
     known.update(dict.fromkeys(COTANGENTS, cotangent))
     if "weight" in arguments and hasattr(arguments["weight"], "shape"):
         known["num_embeddings"] = len(arguments["weight"])
