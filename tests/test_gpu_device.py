@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
 import pullback as pb
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
 
 pytestmark = [
     pytest.mark.gpu,

@@ -134,7 +134,7 @@ def test_one_giant_segment_has_the_same_bits_on_any_threads(share, reduction, rn
     for y, dx in found[1:]:
         assert same_bits(y, found[0][0])
         assert same_bits(dx, found[0][1])
-    assert worst(found[0][0], getattr(oracle, f"segment_{reduction}")(x, ids, 9)) <= 1
+    assert worst(found[0][0], getattr(oracle, f"segment_{reduction}")(x, ids, 9)) <= 2
 
 
 @pytest.mark.parametrize("ties", ["first", "last", "split"])
