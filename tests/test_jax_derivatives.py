@@ -175,6 +175,19 @@ def test_transposition_of_linear_functions() -> None:
         np.testing.assert_allclose((adjoint * x).sum(), (g * function(x)).sum(), rtol=1e-12)
 
 
+def test_a_batch_of_lookups_is_one_lookup() -> None:
+    """One by one, the gradient of a shared table would be a table per member of the batch."""
+    weight, indices = jnp.asarray(X), jnp.asarray([[0, 2, 2], [1, 0, 2]])
+    embedding = subjects()["embedding"].function
+
+    def loss(weight: Any) -> Any:
+        return (jax.vmap(lambda i: embedding(weight, i))(indices) ** 2).sum()
+
+    assert "scan" not in str(jax.make_jaxpr(jax.grad(loss))(weight))
+    want = jax.grad(lambda weight: (embedding(weight, indices) ** 2).sum())(weight)
+    np.testing.assert_array_equal(jax.grad(loss)(weight), want)
+
+
 def test_numpy_tangents_and_cotangents_are_welcome() -> None:
     x = jnp.asarray(X)
     value, pull = jax.vjp(linear_scan, x, x)

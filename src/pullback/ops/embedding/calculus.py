@@ -39,6 +39,13 @@ def _push(xp: Arrays, t: Tangents, *, indices: Any, options: Options) -> Array:
     return embedding(t["weight"], indices, **options)
 
 
+def _batch(
+    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: dict[str, Any]
+) -> Any:
+    """Indices have any shape, so a batch of them is one more axis; tables are taken one by one."""
+    return function(**arguments) if mapped == {"indices"} else None
+
+
 def _backward_pull(
     xp: Arrays, g: Array, *, dout: Array | None, indices: Any, shapes: Any, options: Options
 ) -> Tangents:
@@ -236,7 +243,7 @@ def _weights_push(
 
 
 CALCULUS = {
-    "embedding": Calculus(_pull, _push),
+    "embedding": Calculus(_pull, _push, batch=_batch),
     "embedding_backward": Calculus(_backward_pull, _backward_push, saves=_backward_saves),
     "embedding_bag": Calculus(_bag_pull, _bag_push, saves=_bag_saves, records=_bag_records),
     "embedding_bag_backward": Calculus(_bag_backward_pull, _bag_backward_push),

@@ -27,12 +27,14 @@ from pullback.gpu.tile import wide
 from pullback.ops.embedding.contract import check_weights
 from pullback.ops.embedding.gpu_kernels import (
     bag_of,
+    clear,
     count_kept,
     divisors,
     dots,
     find_bags,
     lookup,
     make_cells,
+    sum_runs,
 )
 from pullback.ops.segment.gpu_groups import FLAT, STATUS_WORDS, Groups, group_bytes, walk
 from pullback.ops.segment.gpu_reduce import ROWS, Reduction, table
@@ -280,28 +282,16 @@ def _table_of_maxima(
     if count:
         groups.flat(make_cells, count, 16 * count, **where, **walk("winners", winners))
     own = Groups(count, extent, groups.arena, groups.steps)
-    own.sort(cells, Sketch((count,), (1,), _I64))
-    reduction = _reduction(
-        desc,
-        "sum",
-        groups=extent,
-        columns=1,
-        positions=count,
-        keep=desc.accumulate,
-        divide=True,
-    )
-    tensors = {
-        **_PLAIN,
-        "source": Operand(0, desc.element),
-        "out": Operand(2, desc.element),
-        "factor": divisor,
-        "offsets": own.offsets,
-        "order": own.order,
-        "gate": groups.status,
-        **table("source", views["dout"], 2),
-        **table("out", views["dweight"], 2),
-    }
-    groups.steps += reduction.steps(groups.arena, tensors)
+    keys = own.arrange(cells, Sketch((count,), (1,), _I64))
+    out = {"out": Operand(2, desc.element), "gate": groups.status, **walk("out", views["dweight"])}
+    size = desc.element.itemsize
+    if not desc.accumulate and extent:
+        groups.flat(clear, extent, extent * size, **out, count=extent)
+    where = {"keys": keys, "order": own.order, "source": Operand(0, desc.element), **out}
+    where |= {"divisor": divisor, "count": count, "extent": extent}
+    where |= {"WIDE": wide(desc.element.accumulator), **walk("source", views["dout"])}
+    if count:
+        groups.flat(sum_runs, count, count * (16 + 3 * size), **where)
 
 
 def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str, Any]) -> None:
@@ -350,9 +340,8 @@ def _bag_backward_bytes(desc: Any) -> int:
     words = 4 * desc.num_indices + desc.num_bags
     total = _bag_bytes(desc) + 8 * words + _sorted_bytes(desc) + 16 * ALIGNMENT
     if desc.mode == "max":
-        count, extent = desc.num_bags * desc.embedding_dim, desc.num_embeddings * desc.embedding_dim
-        cells = _reduction(desc, "sum", groups=extent, columns=1, positions=count)
-        total += 16 * count + group_bytes(count, extent) + cells.nbytes
+        count = desc.num_bags * desc.embedding_dim
+        total += 16 * count + group_bytes(count, 0)
     return total
 
 

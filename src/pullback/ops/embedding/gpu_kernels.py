@@ -136,6 +136,61 @@ def make_cells(
 
 
 @triton.jit
+def clear(out, gate, count, out_extents, out_strides, B: tl.constexpr):
+    """Zeros, for a table that is not added to."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = k < count
+    if gate is not None:
+        live = live & (tl.load(gate) == 0)
+    zero = tl.zeros([B], out.dtype.element_ty)
+    tl.store(out + place(k, out_extents, out_strides), zero, mask=live)
+
+
+@triton.jit
+def sum_runs(
+    keys,
+    order,
+    source,
+    divisor,
+    out,
+    gate,
+    count,
+    extent,
+    source_extents,
+    source_strides,
+    out_extents,
+    out_strides,
+    WIDE: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Numbers summed by sorted keys, each sum added to out[key]: who stands where a run of equal
+    keys begins walks along it, in order. There may be far more keys than numbers."""
+    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    key = tl.load(keys + i, mask=i < count, other=extent)
+    before = tl.load(keys + i - 1, mask=(i < count) & (i > 0), other=-1)
+    begins = (i < count) & (key < extent) & (key != before)
+    total = tl.zeros([B], WIDE)
+    active = begins
+    at = i
+    while tl.max(active.to(tl.int32), 0) > 0:
+        element = tl.load(order + at, mask=active, other=0)
+        value = tl.load(
+            source + place(element, source_extents, source_strides), mask=active, other=0.0
+        )
+        value = value.to(WIDE)
+        if divisor is not None:
+            value = value / tl.load(divisor + element, mask=active, other=1).to(WIDE)
+        total += tl.where(active, value, 0.0)
+        at += 1
+        active = active & (tl.load(keys + at, mask=active & (at < count), other=-1) == key)
+    if gate is not None:
+        begins = begins & (tl.load(gate) == 0)
+    place_out = place(tl.where(begins, key, 0), out_extents, out_strides)
+    old = tl.load(out + place_out, mask=begins, other=0.0).to(WIDE)
+    tl.store(out + place_out, (old + total).to(out.dtype.element_ty), mask=begins)
+
+
+@triton.jit
 def dots(
     dout,
     weight,

@@ -52,6 +52,7 @@ def blend(
         w = tl.load(weight + place(index, extents, strides_w), mask=live, other=0.0).to(WIDE)
         left = 1.0 - w
     result = interpolate(start, end, w, left)
+    tl.debug_barrier()  # y may be an input
     tl.store(y + place(index, extents, strides_y), result.to(y.dtype.element_ty), mask=live)
 
 

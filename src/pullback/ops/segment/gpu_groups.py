@@ -161,14 +161,21 @@ class Groups:
             self.flat(make_keys, self.count, size, **where, **walk("ids", view))
         return keys
 
-    def sort(
+    def arrange(
         self, ids: Any, view: Any, padding: int | None = None, bags: Scratch | None = None
-    ) -> None:
-        """Group ids in any order."""
+    ) -> Scratch:
+        """Sort ids that come in any order, stably; gives the sorted keys."""
         keys = self.keys(ids, view, padding, bags, self.extent)
         ordered, self.order = (self.arena.take(ElementKind.I64, self.count) for _ in range(2))
         if self.count:
             self.steps.append(Sort(keys, ordered, self.order, traffic=24 * self.count))
+        return ordered
+
+    def sort(
+        self, ids: Any, view: Any, padding: int | None = None, bags: Scratch | None = None
+    ) -> None:
+        """Group ids that come in any order."""
+        ordered = self.arrange(ids, view, padding, bags)
         self._borders(ordered, (self.count,), (1,), 8)
 
     def take_sorted(self, ids: Operand, view: Any) -> None:
