@@ -34,6 +34,8 @@ from pullback.plan.plan import Plan
 
 
 class RecurrenceKind(Enum):
+    """Recurrences along an axis."""
+
     LINEAR_SCAN = "linear_scan"
 
 
