@@ -45,6 +45,7 @@ def test_rows_are_read_in_wide_loads() -> None:
         assert build(step, "sm_80").vector == 16
 
 
+@pytest.mark.slow
 def test_the_table_is_fresh() -> None:
     """`pullback gpu-report` writes it again after a change in a kernel."""
     assert is_fresh(DOCUMENT)

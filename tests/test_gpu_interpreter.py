@@ -16,6 +16,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.slow  # the interpreter takes its time: `make test-slow`
+
 import pullback as pb
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.kinds import BackendKind

@@ -63,6 +63,8 @@ def test_what_tracing_can_see_is_raised_while_tracing() -> None:
         pullback.cumsum(x, axis=[1])  # type: ignore[arg-type]
     with pytest.raises(Unsupported, match=r"ids.astype\('int64'\) casts"):
         jax.jit(segments)(x, x[:, 0])
+    with pytest.raises(Unsupported, match="`sparse` must be False where indices are not at hand"):
+        jax.jit(lambda d, i: pullback.embedding_backward(d, i, 3, sparse=True))(x, ids)
     with pytest.raises(TypeError, match=r"cumsum\(\) got an unexpected keyword"):
         pullback.cumsum(x, axes=1)
 
@@ -153,6 +155,17 @@ def test_a_prepared_index_serves_as_its_ids() -> None:
             np.testing.assert_array_equal(got, want)
     with pytest.raises(IndexOutOfRange, match=SENTENCE):
         segments(x, pullback.prepare_segments(BAD, 3))
+
+
+def test_a_gradient_adds_to_a_table_that_stays_as_it_is() -> None:
+    x, ids, table = jnp.asarray(X), jnp.asarray(IDS), jnp.full((3, 4), 8.0, jnp.float32)
+    want = pullback.embedding_backward(X, IDS, 3, accumulate_into=np.full((3, 4), 8.0, np.float32))
+    got = pullback.embedding_backward(x, ids, 3, accumulate_into=table)
+    np.testing.assert_array_equal(got, want)
+    assert (table == 8).all()
+    rows, found = pullback.embedding_backward(x, ids, 4, sparse=True)
+    np.testing.assert_array_equal(rows, [0, 1, 2])
+    np.testing.assert_array_equal(found, pullback.embedding_backward(X, IDS, 3))
 
 
 def test_jit_can_be_disabled() -> None:

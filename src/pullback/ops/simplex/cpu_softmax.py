@@ -25,9 +25,9 @@ from pullback.cpu.elementary import (
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import fence, filled, filled_wide, get, put, scalar
+from pullback.cpu.memory import fence, filled, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, spread, stack
+from pullback.cpu.tiles import spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -77,7 +77,7 @@ DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
 @inlined
 def _power(x, cells, part):
     """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
-    _, _, origins, powers, owns = cells[:5]
+    _, _, origins, powers, owns, _, _, _ = cells
     origin = spread(origins[part], x)
     p, k = exp_parts_within(maximum(-2 * FAR, x - origin))
     e = scale_or_flush(p, k + (HEADROOM - spread(powers[part], x)))
@@ -88,36 +88,7 @@ def _power(x, cells, part):
 def _terms(at, left, cells, part, L):
     x, tops = take(at[0], left, -INFINITY, L), cells[0]
     tops[part] = maximum(x, tops[part])  # passes over NaN, which the sum will show
-    return _keep(cells[8], left, _power(x, cells, part), L), None
-
-
-@by_type
-def _keep(kept, left, e, L):
-    """Along a row that is short enough, put the exponentials aside."""
-
-    def row(kept, left, e, L):
-        p, n = kept
-        if n <= KEPT:
-            put(p, n - left, 1, e, False)
-        return e
-
-    return row if L.literal_value == 1 else (lambda kept, left, e, L: e)
-
-
-@by_type
-def _again(at, left, cells, part, L):
-    """The exponentials: those put aside, or computed once more."""
-
-    def row(at, left, cells, part, L):
-        p, n = cells[8]
-        if n <= KEPT:
-            return get(p, n - left, 1, LANES)
-        return _power(take(at[0], left, 0.0, L), cells, part)
-
-    def columns(at, left, cells, part, L):
-        return _power(take(at[0], left, 0.0, L), cells, part)
-
-    return row if L.literal_value == 1 else columns
+    return _power(x, cells, part), None
 
 
 @inlined
@@ -128,7 +99,7 @@ def _nearest_power(top):
 @inlined
 def _aim(x, cells, part, wanted):
     """Set origin, power and own term of the wanted sum."""
-    tops, peaks, origins, powers, owns, guesses = cells[:6]
+    tops, peaks, origins, powers, owns, guesses, _, _ = cells
     top = peaks[part]
     origin, power, own = like(top, 0.0), to_f64(guesses[part]), like(top, 1.0)
     if wanted == GUESS:
@@ -167,8 +138,7 @@ def normalised(example: Callable, settle: Callable, write: Callable) -> Callable
         origins, powers, owns = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         guesses = stack(zero, PARTS)
         first, second = stack(example(p, 0.0, L), PARTS), stack(example(p, 0.0, L), PARTS)
-        kept = stack(scalar(p, 0.0), KEPT), n
-        cells = tops, peaks, origins, powers, owns, guesses, first, second, kept
+        cells = tops, peaks, origins, powers, owns, guesses, first, second
         for part in range(PARTS):
             guesses[part] = zero
         for item in range(lo, hi):
@@ -209,7 +179,7 @@ def _inverse(x, cells, part, total, there, found):
 
 @inlined
 def _probabilities(at, left, cells, part, L):
-    e = _again(at, left, cells, part, L)
+    e = _power(take(at[0], left, 0.0, L), cells, part)
     high, low = spread(cells[6][part], e), spread(cells[7][part], e)
     give(at[1], left, select(is_nan(high), like(e, NAN), fma(e, high, e * low)), L)
 
@@ -237,7 +207,7 @@ def _log_of_others(total):
 
 @inlined
 def _log(x, cells, part, total, there, found):
-    peaks, powers, logs, shifts = cells[1], cells[3], cells[6], cells[7]
+    _, peaks, _, powers, _, _, logs, shifts = cells
     if found == OTHERS:
         value = widened(x, _log_of_others(total))
         logs[part] = select(logs[part] < PEAKED, value, logs[part])

@@ -120,7 +120,7 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
             before, t = t, select(step > ENOUGH, t + step, t)
             if not any_lane(t > before):
                 break
-        return t, step
+        return t
 
     @by_type
     def threshold(cursor, n, left, top, grid, found, L):
