@@ -16,8 +16,6 @@ import pytest
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.slow  # the interpreter takes its time: `make test-slow`
-
 import pullback as pb
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.kinds import BackendKind
@@ -26,6 +24,8 @@ from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
+
+pytestmark = pytest.mark.slow  # the interpreter takes its time: `make test-slow`
 
 GUARD = 64  # bytes of sentinel behind the workspace
 
