@@ -39,7 +39,11 @@ def is_smooth(arguments: Arguments) -> bool:
     if not 4 <= max(v.size for v in floats) <= 64:
         return False
     return all(
-        np.isfinite(v).all() and v.all() and abs(v).max() < 100 and np.unique(v).size == v.size
+        v.size
+        and np.isfinite(v).all()
+        and v.all()
+        and abs(v).max() < 100
+        and np.unique(v).size == v.size
         for v in floats
     )
 
