@@ -106,7 +106,8 @@ def _call_jvp(
         derivative=Derivative(site, moved, kept, shapes, jax.typeof(values[0])),
     )
     visible = values[: len(site.call(primals).returns)]
-    return visible, [tangent, *(ad.Zero(jax.typeof(value).to_tangent_aval()) for value in visible[1:])]
+    still = (ad.Zero(jax.typeof(value).to_tangent_aval()) for value in visible[1:])
+    return visible, [tangent, *still]
 
 
 def _written_out(site: Site, arrays: Arrays, free: Sequence[Origin]) -> Callable[..., list[Array]]:
