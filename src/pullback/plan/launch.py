@@ -79,12 +79,7 @@ class Launch:
     def _check_alias(self, out: int, other: int, arrays: Sequence[Any]) -> None:
         slot, rival = self._slots[out], self._slots[other]
         mine, theirs = TensorRef(arrays[out]), TensorRef(arrays[other])
-        same = (mine.address, mine.shape, mine.strides) == (
-            theirs.address,
-            theirs.shape,
-            theirs.strides,
-        )
-        if same and rival.name in slot.in_place_of:
+        if _walk(mine) == _walk(theirs) and rival.name in slot.in_place_of:
             return
         if share_an_element(_bytes_of(mine), _bytes_of(theirs)):
             allowed = " or exactly its buffer" if rival.name in slot.in_place_of else ""
@@ -94,6 +89,12 @@ class Launch:
                 f"memory apart from `{rival.name}`{allowed}",
                 "memory that shares elements with it",
             )
+
+
+def _walk(view: TensorRef) -> tuple[Any, ...]:
+    """Where a view's elements are; the stride of an axis of one says nothing."""
+    strides = tuple(s for n, s in zip(view.extents, view.strides, strict=True) if n > 1)
+    return view.address, view.shape, strides
 
 
 def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
