@@ -117,7 +117,10 @@ class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
         op=lambda _: "linear_scan",
         validate=lambda desc: _validate(desc, "linear_scan"),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.recurrence.cpu:forward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.recurrence.cpu:forward",
+            BackendKind.TRITON: "pullback.ops.recurrence.gpu:forward",
+        },
         reference=_reference,
     )
 
@@ -141,6 +144,9 @@ class LinearScanBackwardPlan(Plan[LinearScanBackwardDescriptor, LinearScanBackwa
         op=lambda _: "linear_scan_backward",
         validate=lambda desc: _validate(desc, "linear_scan_backward"),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.recurrence.cpu:backward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.recurrence.cpu:backward",
+            BackendKind.TRITON: "pullback.ops.recurrence.gpu:backward",
+        },
         reference=_reference_backward,
     )

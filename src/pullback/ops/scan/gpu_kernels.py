@@ -29,6 +29,7 @@ from pullback.ops.scan.gpu_states import (
     prefix,
     ratio,
     unit,
+    with_nan_of,
 )
 
 
@@ -132,22 +133,22 @@ def edges(
     n,
     rows,
     tiles,
+    block,
+    shift,
     step,
     extents,
     strides,
-    HIGH: tl.constexpr,
     REVERSE: tl.constexpr,
-    BLOCK: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ):
-    """The highest or lowest element in memory of every tile, the tiles in the order of the scan."""
+    """Element number `shift` of every tile of `block`, the tiles in the order of the scan."""
     groups = tl.cdiv(tiles, B)
     program = tl.program_id(0).to(tl.int64)
     row = program // groups * R + tl.arange(0, R)
     number = program % groups * B + tl.arange(0, B)
     tile = tiles - 1 - number if REVERSE else number
-    k = tile * BLOCK + (BLOCK - 1 if HIGH else 0)
+    k = tile * block + shift
     live = (row < rows)[:, None] & ((number < tiles) & (k < n))[None, :]
     value = tl.load(source + grid(place(row, extents, strides), k, step), mask=live, other=0.0)
     at = grid(row * tiles, number, 1)
@@ -155,7 +156,7 @@ def edges(
 
 
 @triton.jit
-def _shifted(
+def shifted(
     source,
     offset,
     k,
@@ -246,19 +247,20 @@ def sweep_back(
 
         # What is handed on, and what stays: a and weight.
         if KIND == "product":
-            a = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            a = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            g = with_nan_of(a, g)
             if y is None:
                 one = tl.full([R], 1.0, WIDE)
-                x_before = _shifted(x, at_x, k, n, rows_live, lane, step_x, one, -NEXT, B, WIDE)
+                x_before = shifted(x, at_x, k, n, rows_live, lane, step_x, one, -NEXT, B, WIDE)
                 weight, _ = lift(x_before, live, position, KIND, SIGN)
                 weight, _ = prefix(weight, weight, KIND, REVERSE)
                 weight = bu[:, None] * weight
             else:
-                weight = _shifted(y, at_y, k, n, rows_live, lane, step_y, bu, -NEXT, B, WIDE)
+                weight = shifted(y, at_y, k, n, rows_live, lane, step_y, bu, -NEXT, B, WIDE)
         elif KIND == "logsum":
             value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
             if y is None:
-                x_after = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+                x_after = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
                 u, v = lift(value, live, position, KIND, SIGN)
                 u, v = prefix(u, v, KIND, REVERSE)
                 result, v = log_add(bu[:, None], bv[:, None], u, v)
@@ -268,7 +270,7 @@ def sweep_back(
                 rest_after = log_rest(result_after, v)
             else:
                 result = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
-                result_after = _shifted(y, at_y, k, n, rows_live, lane, step_y, edge, NEXT, B, WIDE)
+                result_after = shifted(y, at_y, k, n, rows_live, lane, step_y, edge, NEXT, B, WIDE)
                 rest = tl.zeros([R, B], WIDE)
                 rest_after = rest
             a = ratio(result, rest, result_after, rest_after)
@@ -280,7 +282,7 @@ def sweep_back(
             weight = tl.where(top, tl.where(leads, 1.0, 0.0).to(WIDE), weight)
         else:
             value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
-            x_after = _shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            x_after = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
             u, v = lift(value, live, position, KIND, SIGN)
             u, v = prefix(u, v, KIND, REVERSE)
             u, v = join(bu[:, None], bv[:, None], u, v, KIND)

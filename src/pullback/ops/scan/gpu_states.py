@@ -54,7 +54,7 @@ def log_add(u1, v1, u2, v2):
 
 @triton.jit
 def _compose(u1, v1, u2, v2):
-    """First map 1, then map 2. A product of x may overflow where nothing is handed on."""
+    """First map 1, then map 2. A product of factors may overflow where nothing is handed on."""
     return u1 * u2, tl.where(v1 == 0.0, 0.0, v1 * u2) + v2
 
 
@@ -135,6 +135,12 @@ def lift(x, live, position, STATE: tl.constexpr, SIGN: tl.constexpr):
         u = x * SIGN
         v = tl.where(live, position, -1)
     return u, v
+
+
+@triton.jit
+def with_nan_of(factor, term):
+    """The term, or NaN where the factor of what is handed on is NaN: even if that is nothing."""
+    return tl.where(factor != factor, factor, term)
 
 
 @triton.jit
