@@ -10,6 +10,7 @@ import torch
 from pullback.frontends.torch_launch import DTYPES
 from pullback.plan.function import Function
 from pullback.plan.stream import Stream, Workspace
+from pullback.tensor.view import TensorMut
 
 
 def on_gpu(function: Function, **arguments: Any) -> Any:
@@ -18,12 +19,16 @@ def on_gpu(function: Function, **arguments: Any) -> Any:
     tensor = next(a for a in arguments.values() if isinstance(a, torch.Tensor))
     stream = Stream.current(tensor)
     plan = call.plan.select(stream, call.descriptor)
-    results = {
-        name: torch.empty(spec.shape, dtype=DTYPES[spec.element], device=tensor.device)
-        for name, spec in zip(call.returns, call.specs, strict=True)
-    }
-    slots = {slot.name: None for slot in plan.record.slots}
-    given = SimpleNamespace(**{**slots, **call.tensors, **results})
-    plan.run(stream, Workspace.allocate(plan), given)
-    several = tuple(results.values())
-    return several[0] if len(several) == 1 else several
+    slots = {slot.name: slot for slot in plan.record.slots}
+    given: dict[str, Any] = {name: call.tensors.get(name) for name in slots}
+    results = []
+    for name, spec in zip(call.returns, call.specs, strict=True):
+        if name in call.tensors:  # an argument that is updated in place
+            results.append(given[name].array)
+            continue
+        result = torch.empty(spec.shape, dtype=DTYPES[spec.element], device=tensor.device)
+        # A function's result may have more axes than the plan's, which folds them.
+        given[name] = TensorMut(result).folded(slots[name].shape(call.descriptor))
+        results.append(result)
+    plan.run(stream, Workspace.allocate(plan), SimpleNamespace(**given))
+    return results[0] if len(results) == 1 else tuple(results)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.contract.errors import InvalidProblem
+from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.kinds import IndexPolicy
 from pullback.ops.embedding.contract import FAILURES
 from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
@@ -34,7 +34,10 @@ class SparseFunction(Function):
             if array is not None:
                 raise InvalidProblem(self.name, name, "None with sparse=True", "an array")
         given["sparse"] = False
-        desc = self.body(**self.views(given)).descriptor
+        views = self.views(given)
+        if views["dout"].device != "cpu":
+            raise Unsupported(self.name, "sparse", "False on a GPU", "True")
+        desc = self.body(**views).descriptor
         rows, smaller = _without_other_rows(self.name, desc, given)
         gradients = super().__call__(**{**given, **smaller})
         return _like(given["dout"], rows), gradients

@@ -34,7 +34,10 @@ def segments_in(ids: Any) -> int | None:
         return ids.num_segments
     if family_of(ids) in (None, TRACED) or kind_of_dtype(ids.dtype) not in INDICES:
         return None
-    return max(int(as_numpy(TensorRef(ids)).max(initial=-1)) + 1, 0)
+    view = TensorRef(ids)
+    if view.device != "cpu":  # the framework's own maximum, which waits for the device
+        return max(int(ids.max()) + 1, 0) if view.size else 0
+    return max(int(as_numpy(view).max(initial=-1)) + 1, 0)
 
 
 def _folded(view: Tensor) -> Tensor:
