@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from pullback.cli import bench, catalog, demo, doctor, report, verify, warm
+from pullback.cli import bench, catalog, demo, doctor, gpu, report, verify, warm
 
 app = typer.Typer(
     name="pullback",
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "warm": warm.warm,
     "doctor": doctor.doctor,
     "catalog": catalog.catalog,
+    "gpu-report": gpu.gpu_report,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)

@@ -1,13 +1,16 @@
-"""What every kernel takes on every target: the table of docs/gpu.md.
+"""What every kernel takes on every target: the table of docs/gpu.md, by `pullback gpu-report`.
 
-pullback gpu-report            compiles everything, which takes its time, and writes the file
+What was compiled once is remembered in Triton's cache folder, so that only changes take time.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,25 +20,32 @@ import triton
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.gpu.program import Step
 from pullback.gpu.sketch import programs
-from pullback.gpu.targets import TARGETS, Resources, build, fingerprint
+from pullback.gpu.targets import TARGETS, Resources, fingerprint, remembered
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_KERNELS = ("gpu/tile.py", "gpu/targets.py", "ops/*/gpu*.py")
 _STAMP = "<!-- kernels {} -->"
 _TABLE = "<!-- table -->"
+_HEADS = ("first launched by", "kernel", "element", "warps", "bytes", *TARGETS)
 
 
 def stamp() -> str:
-    """A hash of everything the table follows from."""
-    sources = [*_PACKAGE.glob("gpu/*.py"), *_PACKAGE.glob("ops/*/gpu*.py")]
+    """A hash of everything the table follows from, but for comments and line breaks."""
     digest = hashlib.sha256(triton.__version__.encode())
-    for source in sorted(sources):
-        digest.update(source.read_bytes())
+    for source in sorted(path for pattern in _KERNELS for path in _PACKAGE.glob(pattern)):
+        digest.update(ast.dump(ast.parse(source.read_text())).encode())
     return digest.hexdigest()[:16]
 
 
 def is_fresh(path: Path) -> bool:
     """Whether the table was made from the kernels as they are now."""
     return _STAMP.format(stamp()) in path.read_text()
+
+
+def rows_of(path: Path) -> list[str]:
+    """The table's rows as they stand in the document."""
+    table = path.read_text().split(_TABLE)[1].splitlines()
+    return [line for line in table if line.startswith("| ")][1:]
 
 
 def records() -> list[Any]:
@@ -46,43 +56,72 @@ def records() -> list[Any]:
     return [plan.record for plan in plans]
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kernel in one specialisation, who launches it first, and the bytes it moves for each
+    element of that plan's largest tensor."""
+
+    title: str
+    step: Step
+    moved: float
+
+
 @cache
-def steps(element: ElementKind) -> tuple[tuple[str, Step], ...]:
+def entries(element: ElementKind) -> tuple[Entry, ...]:
     """Every kernel in every specialisation that the samples launch, once."""
-    found: dict[str, tuple[str, Step]] = {}
-    for title, program in programs(records(), element):
-        for step in program.steps:
+    found: dict[str, Entry] = {}
+    for shown in programs(records(), element):
+        for step in shown.program.steps:
             if isinstance(step, Step):
-                found.setdefault(fingerprint(step), (title, step))
+                entry = Entry(shown.title, step, step.traffic / shown.elements)
+                found.setdefault(fingerprint(step), entry)
     return tuple(found.values())
 
 
-def _row(job: tuple[ElementKind, int]) -> str:
+Job = tuple[ElementKind, int]
+
+
+def jobs() -> list[Job]:
+    return [(element, number) for element in FLOATS for number in range(len(entries(element)))]
+
+
+def head_of(job: Job) -> str:
+    """What is known of a row before anything is compiled."""
     element, number = job
-    title, step = steps(element)[number]
-    found = [build(step, target) for target in TARGETS]
-    kernel = f"{step.kernel.__module__.split('.')[2]}.{step.kernel.__name__}"
-    cells = " | ".join(_cell(resources) for resources in found)
-    return f"| {title} | `{kernel}` | {element.value} | {step.warps} | {cells} |"
+    entry = entries(element)[number]
+    kernel = entry.step.kernel
+    name = f"{kernel.__module__.split('.')[2]}.{kernel.__name__}"
+    known = (entry.title, f"`{name}`", element.value, entry.step.warps, f"{entry.moved:.3g}")
+    return f"| {' | '.join(map(str, known))} |"
 
 
-def _cell(found: Resources) -> str:
+def row_of(job: Job) -> str:
+    step = entries(job[0])[job[1]].step
+    return f"{head_of(job)} {' | '.join(cell_of(remembered(step, target)) for target in TARGETS)} |"
+
+
+def cell_of(found: Resources) -> str:
     return f"{found.registers} / {found.shared} / {found.spills} / {found.vector}"
 
 
-def lines(workers: int = 2) -> list[str]:
-    """The table, a row for each kernel and element."""
-    heads = ["first launched by", "kernel", "element", "warps", *TARGETS]
-    jobs = [(element, number) for element in FLOATS for number in range(len(steps(element)))]
+def spills(row: str) -> bool:
+    """Whether any target spills in a row of the table."""
+    cells = row.strip("| ").split(" | ")[-len(TARGETS) :]
+    return any(cell.split(" / ")[2] != "0" for cell in cells)
+
+
+def _ignore(_: str) -> None:
+    return
+
+
+def write(path: str | Path, workers: int = 2, announce: Callable[[str], None] = _ignore) -> None:
+    """Compile for every target what is not known yet, and put the table into the document."""
+    document, rows, todo = Path(path), [], jobs()
     with ProcessPoolExecutor(workers) as pool:
-        rows = list(pool.map(_row, jobs, chunksize=8))
-    rule = "|" + "---|" * len(heads)
-    return ["| " + " | ".join(heads) + " |", rule, *rows]
-
-
-def write(path: str | Path, workers: int = 2) -> None:
-    """Compile everything for every target and put the table into the document."""
-    document = Path(path)
+        for row in pool.map(row_of, todo):
+            rows.append(row)
+            announce(row)
     head = document.read_text().split(_TABLE)[0]
     head = re.sub(r"<!-- kernels \w* -->", _STAMP.format(stamp()), head)
-    document.write_text(head + "\n".join([_TABLE, "", *lines(workers), ""]))
+    titles = ["| " + " | ".join(_HEADS) + " |", "|" + "---|" * len(_HEADS)]
+    document.write_text(head + "\n".join([_TABLE, "", *titles, *rows, ""]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
+from math import prod
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -28,15 +29,19 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A typical problem: options of the descriptor and the optional tensors that are given."""
+    """A typical problem: options of the descriptor and the optional tensors that are given. A
+    `variant` is another shape of one that is shown already: it is looked at in f32 alone."""
 
     title: str
     options: dict[str, Any]
     given: tuple[str, ...] = ()
+    variant: bool = False
 
 
-def sketched(record: PlanRecord, sample: Sample, element: ElementKind) -> GpuProgram:
-    """The program of a sample, on contiguous tensors."""
+def sketched(
+    record: PlanRecord, sample: Sample, element: ElementKind
+) -> tuple[GpuProgram, tuple[Sketch | None, ...]]:
+    """The program of a sample, on contiguous tensors, and those tensors."""
     layout: Layout = resolve(record.backends[BackendKind.TRITON])
     desc = record.descriptor(element=element, **sample.options)
     record.validate(desc)
@@ -48,18 +53,30 @@ def sketched(record: PlanRecord, sample: Sample, element: ElementKind) -> GpuPro
             continue
         shape = slot.shape(desc)
         views.append(Sketch(shape, contiguous_strides(shape), slot.elements(element)[-1]))
-    return layout(desc, *views)
+    return layout(desc, *views), tuple(views)
 
 
-def programs(
-    records: Sequence[PlanRecord], element: ElementKind
-) -> Iterator[tuple[str, GpuProgram]]:
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A sample laid out: `elements` and `nbytes` are those of its largest tensor, and of all."""
+
+    title: str
+    program: GpuProgram
+    elements: int
+    nbytes: int
+
+
+def programs(records: Sequence[PlanRecord], element: ElementKind) -> Iterator[Exhibit]:
     """Every sample of every plan that has a GPU backend."""
     for record in records:
         path = record.backends.get(BackendKind.TRITON)
         for sample in resolve(path).samples if path else ():
-            if _fits(record, sample):
-                yield f"{record.name} {sample.title}", sketched(record, sample, element)
+            if _fits(record, sample) and not (sample.variant and element is not ElementKind.F32):
+                program, views = sketched(record, sample, element)
+                sizes = [(prod(v.shape), v.element.itemsize) for v in views if v is not None]
+                elements = max(size for size, _ in sizes)
+                nbytes = sum(size * width for size, width in sizes)
+                yield Exhibit(f"{record.name} {sample.title}", program, elements, nbytes)
 
 
 def _fits(record: PlanRecord, sample: Sample) -> bool:

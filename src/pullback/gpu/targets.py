@@ -6,18 +6,20 @@ is specialised as a launch would: by the alignment of pointers, by strides of on
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource, make_backend
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import create_function_from_signature
 
 from pullback.gpu.program import Operand, Scratch, Step
@@ -36,7 +38,8 @@ _ALIGNED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes on one target; `vector` is the widest global access, in bytes."""
+    """What one kernel takes on one target, in bytes but for registers. `spills` is what a thread
+    keeps in memory for want of registers; `vector` is the widest load from global memory."""
 
     registers: int
     spills: int
@@ -60,10 +63,11 @@ def _specialised(step: Step, target: GPUTarget) -> tuple[Any, Any]:
     return ASTSource(kernel, signature, constants, attributes), parsed
 
 
-def fingerprint(step: Step) -> str:
-    """Equal for steps that compile to the same code on every target."""
-    source, _ = _specialised(step, TARGETS["sm_80"])
-    return f"{source.hash()}-{step.warps}"
+def fingerprint(step: Step, target: str = "sm_80") -> str:
+    """Equal for steps that compile to the same code."""
+    source, options = _specialised(step, TARGETS[target])
+    known = "-".join((triton.__version__, target, source.hash(), options.hash()))
+    return hashlib.sha256(known.encode()).hexdigest()
 
 
 def build(step: Step, target: str) -> Resources:
@@ -74,49 +78,53 @@ def build(step: Step, target: str) -> Resources:
     return read(compiled)
 
 
+def remembered(step: Step, target: str) -> Resources:
+    """The same, compiled only if Triton's cache folder does not know the answer yet."""
+    shelf = get_cache_manager(fingerprint(step, target))
+    path = shelf.get_file(_NOTE)
+    if path is None:
+        found = build(step, target)
+        shelf.put(json.dumps(asdict(found)), _NOTE, binary=False)
+        return found
+    return Resources(**json.loads(Path(path).read_text()))
+
+
+_NOTE = "resources.json"
+
+
 def _number(pattern: str, text: str) -> int:
     return int((re.findall(pattern, text) or [0])[0])
 
 
+# --- AMD: the assembly says it all ---------------------------------------------------------------
+
+_WIDTHS = {"ubyte": 1, "sbyte": 1, "ushort": 2, "sshort": 2, "short": 2, "dword": 4}
+
+
 def _of_amd(compiled: Any) -> Resources:
     text = compiled.asm["amdgcn"]
-    spills = _number(r"\.vgpr_spill_count:\s*(\d+)", text) + _number(
-        r"\.sgpr_spill_count:\s*(\d+)", text
-    )
-    widths = [int(w or 1) for w in re.findall(r"(?:global|buffer)_load_dword(?:x(\d))?", text)]
+    # Scalar registers are parked in vector registers first: only scratch memory is a spill.
+    spills = _number(r"\.private_segment_fixed_size:\s*(\d+)", text)
+    loads = re.findall(r"(?:global|buffer|flat)_load_([us]?(?:byte|short|dword))(?:x(\d))?", text)
+    widest = max((_WIDTHS[kind] * int(times or 1) for kind, times in loads), default=0)
     registers = _number(r"\.vgpr_count:\s*(\d+)", text)
-    return Resources(registers, spills, compiled.metadata.shared, 4 * max(widths, default=0))
+    return Resources(registers, spills, compiled.metadata.shared, widest)
+
+
+# --- NVIDIA: the cubin says what it takes, PTX what it loads -------------------------------------
 
 
 def _of_nvidia(compiled: Any) -> Resources:
-    text = compiled.asm["ptx"]
-    report = _assembled(text, compiled.metadata.target.arch)
-    spills = _number(r"(\d+) bytes spill stores", report) + _number(
-        r"(\d+) bytes spill loads", report
-    )
-    loads = re.findall(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.b(\d+)", text)
+    usage = _usage(compiled.asm["cubin"])
+    loads = re.findall(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.b(\d+)", compiled.asm["ptx"])
     widest = max((int(count or 1) * int(bits) // 8 for count, bits in loads), default=0)
-    return Resources(
-        _number(r"Used (\d+) registers", report), spills, compiled.metadata.shared, widest
-    )
+    registers, stack = _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage)
+    return Resources(registers, stack, compiled.metadata.shared, widest)
 
 
-@cache
-def _assembled(ptx: str, capability: int) -> str:
-    """What the assembler says of a kernel, with the flags Triton itself gives it."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        command = [
-            get_ptxas(capability).path,
-            "-lineinfo",
-            "-v",
-            "--regAllocOptLevel=2",
-            "--fmad=false",
-            f"--gpu-name={sm_arch_from_capability(capability)}",
-            str(source),
-            "-o",
-            f"{source}.cubin",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stderr
+def _usage(cubin: bytes) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -219,6 +219,7 @@ _SUMMED = (
             "weight_shape": None,
             "param": 0.3,
         },
+        variant=True,
     ),
 )
 

@@ -262,12 +262,14 @@ def _guarantee(traits: Traits, desc: Any) -> PrecisionGuarantee:
 
 
 def _samples(traits: Traits) -> tuple[Sample, ...]:
-    """Rows and single numbers. Min is max with another sign, and ids that are sorted already differ
-    in where a position is found: one reduction shows both."""
+    """Rows; single numbers and shared extrema where they are another code. Min is max with another
+    sign, and ids that are sorted already differ in where a position is found: a sum shows it."""
     if traits.reduction == "min" or (traits.ascending and traits.reduction != "sum"):
         return ()
     sizes = {"num_inputs": 1 << 20, "embedding_dim": 128, "num_segments": 1 << 14}
-    samples = [Sample("rows", sizes), Sample("numbers", {**sizes, "embedding_dim": 1})]
+    samples = [Sample("rows", sizes, variant=traits.reduction == "mean" and not traits.backward)]
+    if not traits.ascending and traits.reduction in ("sum", "max"):
+        samples.append(Sample("numbers", {**sizes, "embedding_dim": 1}, variant=True))
     if traits.has_ties:
         samples.append(Sample("shared", {**sizes, "ties": TieRule.SPLIT}))
     return tuple(samples)
