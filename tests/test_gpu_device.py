@@ -44,11 +44,7 @@ class OnGpu(Subject):
         return tuple(_to_cpu(t) for t in (result if isinstance(result, tuple) else (result,)))
 
 
-SUBJECTS = [
-    OnGpu(subject.function, subject.family)
-    for subject in subjects().values()
-    if subject.family != "recurrence"
-]
+SUBJECTS = [OnGpu(subject.function, subject.family) for subject in subjects().values()]
 
 
 @pytest.mark.parametrize("element", FLOATS, ids=lambda element: element.name.lower())

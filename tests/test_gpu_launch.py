@@ -1,0 +1,154 @@
+"""How GPU plans are launched, as far as that shows without a GPU: what a run asks of the framework,
+how torch tensors reach it, what a missing Triton says."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
+
+import pullback as pb
+from pullback.contract.element import ElementKind
+from pullback.contract.kinds import BackendKind
+from pullback.frontends.torch_gpu import on_gpu
+from pullback.gpu.program import Operand, Scratch, Sort
+from pullback.gpu.report import records
+from pullback.gpu.runner import TritonRunner
+from pullback.gpu.sketch import Exhibit, programs
+from pullback.plan.plan import Plan
+
+PROGRAMS = list(programs(records(), ElementKind.F32))
+
+
+class Watched(TorchDispatchMode):
+    """Writes down every operation that torch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]:
+    """Launches go into a list instead of to a GPU."""
+    made: list[tuple[int, dict[str, Any]]] = []
+
+    def record(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
+        return lambda **arguments: made.append((grid[0], arguments))
+
+    monkeypatch.setattr(JITFunction, "__getitem__", record)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    return made
+
+
+@pytest.mark.parametrize("shown", PROGRAMS, ids=lambda shown: shown.title)
+def test_a_run_launches_and_does_nothing_else(
+    shown: Exhibit, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No operation of the framework means no allocation and no waiting: a captured graph may hold
+    it. Only a sort is the framework's own."""
+    sorts: list[Sort] = []
+    monkeypatch.setattr(TritonRunner, "_sort", lambda self, step, workspace: sorts.append(step))
+    with Watched() as watched:
+        status = TritonRunner(shown.program, "cuda:0")([1 << 20] * 12, 1 << 30, 1)
+    assert status == (0, 0, 0)
+    assert watched.seen == []
+    assert len(launches) + len(sorts) == len(shown.program.steps)
+    for grid, arguments in launches:
+        assert grid > 0
+        assert not any(isinstance(value, Operand | Scratch) for value in arguments.values())
+
+
+@pytest.mark.parametrize("shown", PROGRAMS, ids=lambda shown: shown.title)
+def test_kernels_say_what_they_move(shown: Exhibit) -> None:
+    """Each tensor once at least, except tables of which only some rows are met."""
+    assert all(step.traffic > 0 for step in shown.program.steps)
+    if "Embedding" not in shown.title:
+        assert shown.nbytes * 0.99 <= shown.program.traffic <= shown.nbytes * 12
+
+
+@pytest.mark.parametrize("title", ["Scan cumsum rows", "Softmax softmax rows", "LinearScan rows"])
+def test_one_pass_moves_each_element_once(title: str) -> None:
+    (shown,) = (one for one in PROGRAMS if one.title == title)
+    assert shown.program.traffic == shown.nbytes
+
+
+# --- torch tensors ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are those of the GPU, run in the interpreter."""
+
+    def select(cls: Any, stream: Any, desc: Any) -> Any:
+        return cls(desc, "cpu", BackendKind.TRITON)
+
+    monkeypatch.setattr(Plan, "select", classmethod(select))
+
+
+def _bound(function: Any, **arguments: Any) -> dict[str, Any]:
+    return function.bind((), arguments)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_segments_of_any_rank() -> None:
+    x = torch.arange(36, dtype=torch.float32).reshape(6, 3, 2).transpose(1, 2)
+    ids = torch.tensor([0, 2, 0, 1, 2, 2])
+    given = _bound(pb.segment_sum, x=x, segment_ids=ids, num_segments=4)
+    got = on_gpu(pb.segment_sum, **given)
+    assert got.shape == (4, 2, 3)
+    torch.testing.assert_close(got, torch.zeros(4, 2, 3).index_add(0, ids, x))
+    given = _bound(pb.segment_max_backward, dy=got, x=x, segment_ids=ids)
+    assert on_gpu(pb.segment_max_backward, **given).shape == x.shape
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_several_results_and_folded_indices() -> None:
+    x = torch.tensor([[1.0, 3.0, 2.0, 3.0]])
+    values, indices = on_gpu(pb.cummax, **_bound(pb.cummax, x=x, return_indices=True))
+    torch.testing.assert_close(values, torch.tensor([[1.0, 3.0, 3.0, 3.0]]))
+    assert indices.tolist() == [[0, 1, 1, 1]]
+    weight, rows = torch.eye(4), torch.tensor([[1, 2], [3, 0]])
+    out = on_gpu(pb.embedding, **_bound(pb.embedding, weight=weight, indices=rows))
+    torch.testing.assert_close(out, weight[rows])
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_gradient_is_added_to_what_is_there() -> None:
+    table = torch.ones(3, 2)
+    given = _bound(
+        pb.embedding_backward,
+        dout=torch.ones(2, 2),
+        indices=torch.tensor([1, 1]),
+        num_embeddings=3,
+        accumulate_into=table,
+    )
+    assert on_gpu(pb.embedding_backward, **given) is table
+    assert table.tolist() == [[1, 1], [3, 3], [1, 1]]
+
+
+# --- no Triton ----------------------------------------------------------------------------------
+
+
+def test_a_gpu_without_triton_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pullback.gpu.device.find_spec", lambda name: None)
+    monkeypatch.setattr(pb.Stream, "current", staticmethod(lambda array: pb.Stream.cuda()))
+    sentence = (
+        r"^cumsum: `device` must be on cpu, or on a GPU with Triton "
+        r"\(pip install 'pullback\[gpu\]'\), got cuda:0\.?$"
+    )
+    with pytest.raises(pb.Unsupported, match=sentence):
+        on_gpu(pb.cumsum, **_bound(pb.cumsum, x=torch.ones(3)))
