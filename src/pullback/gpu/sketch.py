@@ -29,13 +29,11 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A typical problem: options of the descriptor and the optional tensors that are given. A
-    `variant` is another shape of one that is shown already: it is looked at in f32 alone."""
+    """A typical problem: options of the descriptor and the optional tensors that are given."""
 
     title: str
     options: dict[str, Any]
     given: tuple[str, ...] = ()
-    variant: bool = False
 
 
 def sketched(
@@ -71,7 +69,7 @@ def programs(records: Sequence[PlanRecord], element: ElementKind) -> Iterator[Ex
     for record in records:
         path = record.backends.get(BackendKind.TRITON)
         for sample in resolve(path).samples if path else ():
-            if _fits(record, sample) and not (sample.variant and element is not ElementKind.F32):
+            if _fits(record, sample):
                 program, views = sketched(record, sample, element)
                 sizes = [(prod(v.shape), v.element.itemsize) for v in views if v is not None]
                 elements = max(size for size, _ in sizes)

@@ -357,11 +357,10 @@ def _sums(desc: Any) -> PrecisionGuarantee:
 
 _SIZES = {"num_embeddings": 1 << 16, "embedding_dim": 128, "num_indices": 1 << 18}
 _BAGS = tuple(
-    Sample(mode, {**_SIZES, "num_bags": 1 << 14, "mode": mode}, variant=mode == "sum")
-    for mode in ("sum", "mean", "max")
+    Sample(mode, {**_SIZES, "num_bags": 1 << 14, "mode": mode}) for mode in ("sum", "mean", "max")
 )
 _BACK = (
-    *(Sample(s.title, s.options, ("dweight",), s.variant) for s in _BAGS),
+    *(Sample(s.title, s.options, ("dweight",)) for s in _BAGS),
     Sample("max of a new table", {**_BAGS[2].options, "accumulate": False}, ("dweight",)),
 )
 _SHARES = Sample("shares", _BAGS[0].options, ("weight", "d_per_sample_weights"))

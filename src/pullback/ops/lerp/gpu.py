@@ -219,7 +219,6 @@ _SUMMED = (
             "weight_shape": None,
             "param": 0.3,
         },
-        variant=True,
     ),
 )
 

@@ -189,8 +189,7 @@ def _samples(backward: bool) -> tuple[Sample, ...]:
             if kind not in (ScanKind.CUMMIN, plain.get(where)):
                 options = {"kind": kind, "input_shape": shape, "scan_axis": axis}
                 given = ("indices",) if where == "rows" else ()
-                known = kind is not ScanKind.LOG_CUMSUM_EXP if where == "row" else where != "rows"
-                found.append(Sample(f"{kind.value} {where}", options, given, known))
+                found.append(Sample(f"{kind.value} {where}", options, given))
     return tuple(found)
 
 

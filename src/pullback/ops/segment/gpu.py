@@ -267,9 +267,9 @@ def _samples(traits: Traits) -> tuple[Sample, ...]:
     if traits.reduction == "min" or (traits.ascending and traits.reduction != "sum"):
         return ()
     sizes = {"num_inputs": 1 << 20, "embedding_dim": 128, "num_segments": 1 << 14}
-    samples = [Sample("rows", sizes, variant=traits.reduction == "mean" and not traits.backward)]
+    samples = [Sample("rows", sizes)]
     if not traits.ascending and traits.reduction in ("sum", "max"):
-        samples.append(Sample("numbers", {**sizes, "embedding_dim": 1}, variant=True))
+        samples.append(Sample("numbers", {**sizes, "embedding_dim": 1}))
     if traits.has_ties:
         samples.append(Sample("shared", {**sizes, "ties": TieRule.SPLIT}))
     return tuple(samples)

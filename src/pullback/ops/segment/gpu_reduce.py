@@ -15,8 +15,8 @@ from pullback.tensor.layout import merge
 ROWS = Steps(
     (1, Tile(128, 1, 4)), (8, Tile(64, 8, 4)), (32, Tile(16, 32, 4)), (None, Tile(8, 128, 4))
 )
-# Groups at a time, where their pieces are joined.
-GROUPS = Steps((1, Tile(128, 1, 4)), (8, Tile(64, 8, 4)), (None, Tile(16, 32, 4)))
+# Groups at a time, where their pieces are joined: two cells a thread, more would spill in f64.
+GROUPS = Steps((1, Tile(128, 1, 4)), (8, Tile(32, 8, 4)), (None, Tile(8, 32, 4)))
 PIECE = 1024  # positions of a piece
 
 

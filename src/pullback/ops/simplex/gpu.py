@@ -94,7 +94,7 @@ def _samples() -> tuple[Sample, ...]:
         own = {} if kind is SoftmaxKind.SPARSEMAX else {"kind": kind}
         for where, (shape, axis) in problems.items():
             options = {**own, "input_shape": shape, "softmax_axis": axis}
-            found.append(Sample(f"{kind.value} {where}", options, variant=where == "columns"))
+            found.append(Sample(f"{kind.value} {where}", options))
     return tuple(found)
 
 
