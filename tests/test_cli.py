@@ -158,11 +158,11 @@ def test_warm_lays_out_every_plan(
     monkeypatch.setattr(inventory, "plans", lambda: iter(one))
     monkeypatch.setattr(inventory, "SIZES", (inventory.SMALL,))
     monkeypatch.setattr(inventory, "FLOATS", (F32,))
-    assert call(monkeypatch, "warm", "lerp") == 0
+    assert call(monkeypatch, "warm", "lerp", "--jobs", "1") == 0
     assert "compiled kernels" in capsys.readouterr().err
     monkeypatch.setattr(one[0][1], "lay_out", lambda *_: 1 / 0)
-    assert call(monkeypatch, "warm") == 1
-    assert "LerpPlan: ZeroDivisionError" in capsys.readouterr().err
+    assert call(monkeypatch, "warm", "--jobs", "1") == 1
+    assert "LerpPlan f32: ZeroDivisionError" in capsys.readouterr().err
 
 
 def _python(code: str, **environment: str) -> str:

@@ -32,15 +32,16 @@ def test_second_derivatives(subject: Subject) -> None:
         assert torch.autograd.gradgradcheck(run, floats, **options), arguments
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=repr)
+WRITTEN_OUT = [subject for subject in SUBJECTS if subject.function.calculus.composed is not None]
+
+
+@pytest.mark.parametrize("subject", WRITTEN_OUT, ids=repr)
 def test_the_written_out_form_is_the_function(subject: Subject) -> None:
     """What serves second derivatives computes what the kernel does."""
     from pullback.frontends.torch_autograd import XP
     from pullback.ops.calculus import asked
 
     composed = subject.function.calculus.composed
-    if composed is None:
-        pytest.skip("has rules instead")
     for arguments in smooth(subject):
         known = subject.function.bind((), tensors(arguments))
         results = composed(XP, **{name: known[name] for name in asked(composed)})

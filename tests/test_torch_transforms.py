@@ -68,7 +68,7 @@ def test_compile_aot_eager(subject: Subject) -> None:
     agrees(subject, smooth(subject)[-1], backend="aot_eager")
 
 
-@pytest.mark.parametrize("name", ["cumprod", "lerp", "segment_max"])
+@pytest.mark.parametrize("name", ["cumprod", "lerp", "segment_max", "embedding"])
 def test_compile_inductor(name: str) -> None:
     torch._dynamo.reset()
     (subject,) = (subject for subject in SUBJECTS if subject.name == name)
@@ -78,7 +78,9 @@ def test_compile_inductor(name: str) -> None:
 def test_dynamic_shapes() -> None:
     """One graph for all extents."""
     torch._dynamo.reset()
-    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    graphs = CompileCounterWithBackend("aot_eager")
 
     def run(x: Any, w: Any, ids: Any) -> Any:
         y = pullback.lerp(pullback.cumprod(x, 1), x, w)

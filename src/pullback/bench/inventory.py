@@ -187,7 +187,7 @@ def _tensor(slot: Slot, descriptor: Any, index: ElementKind, layout: Any) -> Any
     return layout(np.empty(shape, element.dtype)) if shape else np.empty(shape, element.dtype)
 
 
-def launches(family: str, plan: AnyPlan) -> Iterator[str]:
+def launches(plan: AnyPlan, element: ElementKind) -> Iterator[str]:
     """Lay out a record's plans for every size, option and layout; each step compiles what is new.
 
     Nothing runs and no large memory is touched: pages that are never written do not exist."""
@@ -197,8 +197,10 @@ def launches(family: str, plan: AnyPlan) -> Iterator[str]:
     )
     for size in SIZES:
         for descriptor in descriptors(plan, size, options=size is SMALL):
+            if descriptor.element is not element:
+                continue
             ready = plan.select(Stream.cpu(), descriptor)
-            yield f"{ready.op} {descriptor.element.value}"
+            yield f"{ready.op} {element.value}"
             layouts = LAYOUTS if size.count <= 1000 else ("contiguous",)
             for layout, index in product(layouts, kinds):
                 for optional in (True, False):
@@ -214,3 +216,15 @@ def launches(family: str, plan: AnyPlan) -> Iterator[str]:
                         ready.lay_out(arrays)
                     except PullbackError:
                         continue  # a combination of options the arguments rule out
+
+
+def compile_ahead(plan_name: str, element: ElementKind) -> str:
+    """All launches of a plan class for one dtype; what went wrong, or nothing. Takes names, so that
+    another process can be asked."""
+    (plan,) = (plan for _, plan in plans() if plan.__name__ == plan_name)
+    try:
+        for _ in launches(plan, element):
+            pass
+    except Exception as error:  # a kernel that does not compile must not keep the others
+        return f"{plan_name} {element.value}: {type(error).__name__}: {error}"
+    return ""

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pullback.contract.element import ElementKind
 
 
 def warm(
     families: Annotated[list[str] | None, typer.Argument(help="Families; all of them.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores.")] = None,
 ) -> None:
     """Compile every kernel into the disk cache, so that no first call has to.
 
     [dim]pullback warm
-    PULLBACK_CACHE_DIR=/opt/cache pullback warm scan[/dim]
+    PULLBACK_CACHE_DIR=/opt/cache pullback warm scan --jobs 4[/dim]
     """
-    from pullback.bench.inventory import launches, plans
+    from pullback.bench import inventory
     from pullback.cli import screen
     from pullback.cpu.cache import cache_folder
-    from pullback.cpu.pool import execute_address
 
-    found = list(plans())
-    wanted = families or list(dict.fromkeys(family for family, _ in found))
-    for family in wanted:
-        screen.one_of("family", family, dict.fromkeys(name for name, _ in found))
-    chosen = [(family, plan) for family, plan in found if family in wanted]
-    execute_address()
+    found = list(inventory.plans())
+    known = dict.fromkeys(family for family, _ in found)
+    wanted = [screen.one_of("family", family, known) for family in families or known]
+    todo = [
+        (plan.__name__, element)
+        for element in inventory.FLOATS
+        for family, plan in found
+        if family in wanted
+    ]
     failed = []
     with screen.progress() as bar:
-        task = bar.add_task("compile", total=len(chosen))
-        for family, plan in chosen:
-            try:
-                for step in launches(family, plan):
-                    bar.update(task, description=step)
-            except Exception as error:  # a kernel that does not compile must not keep the others
-                failed.append(f"{plan.__name__}: {type(error).__name__}: {error}")
-            bar.advance(task)
+        task = bar.add_task("compile", total=len(todo))
+        for name, element, error in _compiled(todo, jobs or os.cpu_count() or 1):
+            bar.update(task, description=f"{name} {element.value}", advance=1)
+            failed += [error] if error else []
     kept = list(cache_folder().glob("*.nbc"))
     size = sum(file.stat().st_size for file in kept) / 1e6
     screen.tell(f"{len(kept)} compiled kernels, {size:.1f} MB, in {cache_folder()}")
@@ -43,3 +47,20 @@ def warm(
         screen.tell(screen.plain(line))
     if failed:
         raise typer.Exit(1)
+
+
+def _compiled(
+    todo: list[tuple[str, ElementKind]], jobs: int
+) -> Iterator[tuple[str, ElementKind, str]]:
+    """What is done, as it gets done, with what went wrong."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    from pullback.bench.inventory import compile_ahead
+
+    if jobs == 1:
+        yield from ((*step, compile_ahead(*step)) for step in todo)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        running = {pool.submit(compile_ahead, *step): step for step in todo}
+        for done in as_completed(running):
+            yield *running[done], done.result()

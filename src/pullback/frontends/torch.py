@@ -16,8 +16,16 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
-from pullback.frontends.torch_autograd import Recorded, Tape, transform
-from pullback.frontends.torch_launch import FOREIGN, empty, entry_of, launch, look, summarise
+from pullback.frontends.torch_autograd import Recorded, Tape, plain_ids, transform
+from pullback.frontends.torch_launch import (
+    FOREIGN,
+    empty,
+    entry_of,
+    key_of,
+    launch,
+    look,
+    summarise,
+)
 from pullback.frontends.torch_library import dispatch
 from pullback.plan.function import Function
 
@@ -34,12 +42,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         return dispatch(function, args, options, out)
     if _transforms() is not None or (forward_ad._current_level >= 0 and _forward_mode()):
         return transform(function, args, options, out)
-    key: list[Any] = [function]
     try:
-        state = summarise(args, key)
-        if options:
-            key.extend(options)
-            state |= summarise(options.values(), key)
+        key, state = key_of(function, args, options)
         if out is not None:
             key.append("out")
             state |= summarise(out if type(out) is tuple else (out,), key)
@@ -57,6 +61,15 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     return result
 
 
+def in_graph(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    """What torch.compile traces: little, since it guards whatever it looks at at every call."""
+    if function.indices:
+        given = {**dict(zip(function.parameters, args, strict=False)), **options}
+        ids = {name: plain_ids(given[name]) for name in function.indices if name in given}
+        args, options = (), {**given, **ids}
+    return function.graphed(*args, out=out, **options)
+
+
 def _recorded(
     key: list[Any], function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
 ) -> Any:
@@ -70,13 +83,25 @@ def _recorded(
     tape = entry.tape
     if tape is None:
         tape = entry.tape = Tape(function, function.bind(args, options))
-    given = dict(zip(function.parameters, args, strict=False), **options)
+        entry.places = _places(function, tape, len(args), options)
     if tape.extra:
         run = partial(launch, function, *args, **{**options, **tape.extra})
     else:
         run = partial(entry.ready.run, args, options, None, look, empty)
-    others = {name: given.get(name) for name in function.tensors if name not in tape.shapes}
-    return Recorded.apply(tape, run, others, *[given[name] for name in tape.names])
+    values = (*args, *options.values()) if options else args
+    tensors, others = entry.places
+    given = {name: values[i] for name, i in others} if others else {}
+    return Recorded.apply((tape, run, given), *[values[i] for i in tensors])
+
+
+def _places(
+    function: Function, tape: Tape, count: int, options: dict[str, Any]
+) -> tuple[list[int], list[tuple[str, int]]]:
+    """Where among the arguments of a call of this kind its tensors are, and what stands in their
+    place; what was left out is None to the rules anyway."""
+    given = {name: i for i, name in enumerate((*function.parameters[:count], *options))}
+    others = [(n, given[n]) for n in function.tensors if n in given and n not in tape.shapes]
+    return [given[name] for name in tape.names], others
 
 
 def _unwrapped(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:

@@ -64,7 +64,7 @@ XP = TorchArrays()
 def plain_ids(value: Any) -> Any:
     """The ids of a SegmentIndex as a tensor; anything else as it is."""
     bundle = getattr(value, "bundle", None)
-    return value if bundle is None else torch.from_numpy(value.ids)
+    return value if bundle is None else torch.tensor(value.ids)  # its own are read-only
 
 
 RESULTS = ("result", "recorded")  # what rules call the first result and the one after it
@@ -182,35 +182,40 @@ def _pulled_inside(
 
 
 def _constants(ctx: Any, results: Any) -> tuple[Tensor, ...]:
-    """Results as a tuple; those that are integers have no derivative."""
-    several = results if isinstance(results, tuple) else (results,)
-    constants = [result for result in several if not result.is_floating_point()]
+    """Results as a tuple; the integers that may follow the first have no derivative."""
+    if not isinstance(results, tuple):
+        return (results,)
+    constants = [result for result in results if not result.is_floating_point()]
     if constants:
         ctx.mark_non_differentiable(*constants)
-    return several
+    return results
 
 
-class Recorded(torch.autograd.Function):  # type: ignore[misc]
+# `Function` without the preparations for torch.func, which never comes here: a fifth of the cost.
+_Plain = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
+
+
+class Recorded(_Plain):  # type: ignore[misc]
     """A call, however it is run, and its gradient. `run` also gives what only the rules want."""
 
     @staticmethod
-    def forward(ctx: Any, tape: Tape, run: Any, others: Any, *tensors: Tensor) -> Any:
-        results = run()
+    def forward(ctx: Any, call: tuple[Tape, Any, Any], *tensors: Tensor) -> Any:
+        tape, run, ctx.others = call
+        ctx.tape, results = tape, run()
         several = _constants(ctx, results)
         kept = [tensors[i] for i in tape.kept]
         kept += [several[i] if i < len(several) else None for i in tape.kept_results]
         ctx.save_for_backward(*kept)
-        ctx.tape, ctx.others = tape, others
         return tape.shown(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tape = ctx.tape
-        needs = ctx.needs_input_grad[3:]
+        needs = ctx.needs_input_grad[1:]
         wanted = frozenset(n for n, need in zip(tape.names, needs, strict=True) if need)
         known = dict(zip(tape.kept_names, ctx.saved_tensors, strict=True), **ctx.others)
         gradients = tape.pull(known, wanted, cotangents)
-        return None, None, None, *(gradients.get(n) if n in wanted else None for n in tape.names)
+        return None, *(gradients.get(n) if n in wanted else None for n in tape.names)
 
 
 class Transformed(torch.autograd.Function):  # type: ignore[misc]

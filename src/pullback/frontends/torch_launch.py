@@ -30,15 +30,14 @@ _BYTES = np.dtype(np.uint8)
 
 
 class Entry:
-    """What is known of a call by its key; `tape` is filled in when a gradient is first recorded."""
+    """What is known of a call by its key; all but `ready` when a gradient is first recorded."""
 
-    __slots__ = ("ready", "tape")
+    __slots__ = ("places", "ready", "tape")
 
     def __init__(self, ready: Ready) -> None:
-        self.ready, self.tape = ready, None
-
-    ready: Ready
-    tape: Any
+        self.ready = ready
+        self.tape: Any = None
+        self.places: Any = None
 
 
 _ENTRIES: dict[Any, Entry] = {}
@@ -63,6 +62,18 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
     return state
 
 
+def key_of(
+    function: Function, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[list[Any], int]:
+    """The key of a call, and what kind of values it has."""
+    key: list[Any] = [function]
+    state = summarise(args, key)
+    if options:
+        key.extend(options)
+        state |= summarise(options.values(), key)
+    return key, state
+
+
 def entry_of(
     key: list[Any], function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
 ) -> Entry:
@@ -80,10 +91,7 @@ def entry_of(
 
 def launch(function: Function, *args: Any, **options: Any) -> Any:
     """Run on CPU tensors and record nothing: the kernel of the registered ops."""
-    key: list[Any] = [function]
-    summarise(args, key)
-    key.extend(options)
-    summarise(options.values(), key)
+    key, _ = key_of(function, args, options)
     return entry_of(key, function, args, options, None).ready.run(args, options, None, look, empty)
 
 

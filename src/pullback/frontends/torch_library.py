@@ -20,7 +20,15 @@ from torch.autograd import forward_ad
 import pullback
 from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids, transform
 from pullback.frontends.torch_gpu import on_gpu
-from pullback.frontends.torch_launch import DTYPES, launch
+from pullback.frontends.torch_launch import (
+    DTYPES,
+    FOREIGN,
+    empty,
+    entry_of,
+    key_of,
+    launch,
+    look,
+)
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor
 from pullback.tensor.view import TensorRef
@@ -32,6 +40,7 @@ _FLAGS = ("return_indices",)  # options that change how many results there are
 _NUMBER = "number"
 _TYPES = {"int": "int", "int | None": "int?", "float | None": "float?", "bool": "bool"}
 
+_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
@@ -44,6 +53,10 @@ class Op:
         self.fixed: Options = {flag: flag == overload for flag in _flags(function)}
         self.numbers = overload == _NUMBER
         self.name = f"{function.name}.{overload}" if overload else function.name
+        self.names = [name for name in function.parameters if name not in self.fixed]
+        self.named = bool(self.fixed) or "accumulate_into" in self.names
+        kinds = [parameter.kind for parameter in function.binder.parameters.values()]
+        self.positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
         _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         for key, kernel in (("CPU", launch), ("CUDA", on_gpu)):
             _LIBRARY.impl(self.name, partial(self.run, kernel), key)
@@ -88,8 +101,7 @@ class Op:
 
     def arguments(self, args: tuple[Any, ...], options: Options) -> Options:
         """All arguments of the function by name."""
-        names = (name for name in self.function.parameters if name not in self.fixed)
-        given = dict(zip(names, args, strict=False), **options)
+        given = dict(zip(self.names, args, strict=False), **options)
         return self.function.bind((), {**given, **self.fixed})
 
     def run(self, kernel: Any, *args: Any, **options: Any) -> Any:
@@ -118,8 +130,8 @@ class Op:
 
     def vmap(self, info: Any, dims: Any, *args: Any, **options: Any) -> Any:
         arguments = self.arguments(args, options)
-        names = (name for name in self.function.parameters if name not in self.fixed)
-        mapped = {n: dim for n, dim in zip(names, dims, strict=False) if n in self.function.tensors}
+        called = zip(self.names, dims, strict=False)
+        mapped = {name: dim for name, dim in called if name in self.function.tensors}
         return batched(self, info.batch_size, mapped, arguments)
 
     def __call__(self, **arguments: Any) -> Any:
@@ -129,8 +141,27 @@ class Op:
         """Everything else as the function has it: an op is run in batches as the function is."""
         return getattr(self.function, name)
 
+    def at_once(self, args: tuple[Any, ...], options: Options) -> Any:
+        """The launch of a call on plain tensors that records nothing and accumulates into nothing,
+        which is what a compiled graph consists of; None for any other call."""
+        if _modes() or _transforms() is not None or forward_ad._current_level >= 0:
+            return None
+        if self.named or len(args) > self.positional:
+            args, options = (), {**dict(zip(self.names, args, strict=False)), **options}
+            options.update(self.fixed)
+            if options.get("accumulate_into") is not None:
+                return None
+        key, state = key_of(self.function, args, options)
+        if state >= FOREIGN or (state and torch.is_grad_enabled()):
+            return None
+        run = entry_of(key, self.function, args, options, None).ready.run
+        return partial(run, args, options, None, look, empty)
+
     def autograd(self, *args: Any, **options: Any) -> Any:
         """Above the kernels: record what a gradient needs."""
+        ready = self.at_once(args, options)
+        if ready is not None:
+            return ready()
         arguments = self.arguments(args, options)
         tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
         forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
@@ -152,7 +183,7 @@ class Op:
                 return dispatch(self.function, (), {**arguments, **tape.extra}, None)
 
         named = (arguments[name] for name in tape.names)
-        return Recorded.apply(tape, run, tape.others(arguments), *named)
+        return Recorded.apply((tape, run, tape.others(arguments)), *named)
 
 
 def _flags(function: Function) -> list[str]:
@@ -179,10 +210,11 @@ OPS = {
 
 
 def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:
-    """Call the registered op. Written for torch.compile to look through."""
+    """Call the registered op."""
     if len(args) > len(function.parameters):
         function.bind(args, options)
-    given = dict(zip(function.parameters, args, strict=False), **options)
+    # Defaults are spelt out: a compiled graph that lost one would shift those after it.
+    given = {**function.defaults, **dict(zip(function.parameters, args, strict=False)), **options}
     op, spelt = as_op(function, given)
     results = op(**spelt)
     target = given.get("accumulate_into") if out is None else out
@@ -217,3 +249,16 @@ def _written(results: Any, targets: Any) -> Any:
     for target, result in zip(targets, results, strict=True):
         target.copy_(result)
     return targets
+
+
+def _graphed(function: Function) -> Any:
+    """`dispatch` as one node of a graph: dynamo does not look inside, what follows it does."""
+
+    def node(*args: Any, out: Any, **options: Any) -> Any:
+        return dispatch(function, args, options, out)
+
+    return torch.compiler.allow_in_graph(node)
+
+
+for _function in FUNCTIONS.values():
+    _function.graphed = _graphed(_function)

@@ -45,6 +45,12 @@ def _torch() -> Any:
     return torch.call
 
 
+def _torch_graph() -> Any:
+    from pullback.frontends import torch
+
+    return torch.in_graph
+
+
 def _jax() -> Any:
     from pullback.frontends import jax
 
@@ -87,10 +93,16 @@ class Function:
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
+        self.graphed: Any = None  # what torch.compile puts into its graphs, once torch is here
         own = inspect.signature(body)
         out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
         self.binder = own
         self.parameters = tuple(own.parameters)
+        self.defaults = {
+            name: parameter.default
+            for name, parameter in own.parameters.items()
+            if parameter.default is not parameter.empty
+        }
         self.__signature__ = own.replace(parameters=[*own.parameters.values(), out])
         # Which parameters are tensors stands in the signature; "Tensor | float" takes numbers too.
         self.tensors = {
@@ -115,7 +127,7 @@ class Function:
         torch = sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
             # To look families up would make their tables part of what a compiled graph depends on.
-            return _torch()(self, args, options, out)
+            return _torch_graph()(self, args, options, out)
         for value in args or options.values():
             adapter = family_of(value)
             if adapter is not None:
