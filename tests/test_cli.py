@@ -157,6 +157,7 @@ def test_warm_lays_out_every_plan(
     one = [(family, plan) for family, plan in inventory.plans() if plan.__name__ == "LerpPlan"]
     monkeypatch.setattr(inventory, "plans", lambda: iter(one))
     monkeypatch.setattr(inventory, "SIZES", (inventory.SMALL,))
+    monkeypatch.setattr("pullback.contract.element.FLOATS", (F32,))
     monkeypatch.setattr(inventory, "FLOATS", (F32,))
     assert call(monkeypatch, "warm", "lerp", "--jobs", "1") == 0
     assert "compiled kernels" in capsys.readouterr().err

@@ -23,16 +23,14 @@ def warm(
     """
     from pullback.bench import inventory
     from pullback.cli import screen
+    from pullback.contract.element import FLOATS
     from pullback.cpu.cache import cache_folder
 
     found = list(inventory.plans())
     known = dict.fromkeys(family for family, _ in found)
     wanted = [screen.one_of("family", family, known) for family in families or known]
     todo = [
-        (plan.__name__, element)
-        for element in inventory.FLOATS
-        for family, plan in found
-        if family in wanted
+        (plan.__name__, element) for element in FLOATS for family, plan in found if family in wanted
     ]
     failed = []
     with screen.progress() as bar:

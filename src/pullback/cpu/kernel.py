@@ -24,6 +24,7 @@ from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
 from pullback.cpu.cache import POLICY, KernelCache, cache_folder, source_hash
+from pullback.cpu.linking import linked_into
 
 __all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
 
@@ -131,7 +132,7 @@ class Kernel:
     def assembly(self, element: ElementKind, index: ElementKind = ElementKind.I64) -> str:
         """The machine code, for tests that look for vector instructions."""
         signature = self.signature(element, index)
-        self._dispatcher.compile(signature)
+        native_address(self._dispatcher, signature)
         return str(self._dispatcher.inspect_asm(signature.args))
 
 
@@ -140,7 +141,8 @@ kernel = Kernel
 
 def native_address(dispatcher: Any, signature: Any) -> int:
     """Compile (or load) `dispatcher` for `signature` and give its address as a C function."""
-    dispatcher.compile(signature)
+    with linked_into(dispatcher.py_func.__qualname__):
+        dispatcher.compile(signature)
     result = dispatcher.get_compile_result(signature)
     return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
 

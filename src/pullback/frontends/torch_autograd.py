@@ -195,7 +195,7 @@ def _constants(ctx: Any, results: Any) -> tuple[Tensor, ...]:
 _Plain = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
-class Recorded(_Plain):  # type: ignore[misc]
+class Recorded(_Plain):  # type: ignore[misc, valid-type]
     """A call, however it is run, and its gradient. `run` also gives what only the rules want."""
 
     @staticmethod

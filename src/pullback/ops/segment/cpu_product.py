@@ -219,12 +219,11 @@ def gradient_strip(task, state, block, at, along, column, count, n):
 
 
 @inlined
-def gradient_state(task):
-    target = pointer(task, TARGET)
+def gradient_state(task, buffer):
     return (
-        target,
+        pointer(task, TARGET),
         rows_of(task, POSITION_ROW),
-        tile(target),
+        buffer,
         pointer(task, SOURCE),
         pointer(task, SAVED),
         rows_of(task, SAVED_ROW),
@@ -235,7 +234,7 @@ def gradient_state(task):
 def product_gradients(task, lo, hi):
     """Short segments whole, long ones to the products of their blocks. Items are places of the
     walk."""
-    state = gradient_state(task)
+    state = gradient_state(task, tile(pointer(task, TARGET)))
     over_segments(task, lo, hi, product_lanes(state[0]), gradient_strip, state, over_panels)
 
 
@@ -274,5 +273,5 @@ def hand_out_strip(task, state, block, at, along, column, count, n):
 @kernel
 def hand_out_products(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    state = gradient_state(task)
+    state = gradient_state(task, tile(pointer(task, TARGET)))
     over_long_blocks(task, lo, hi, product_lanes(state[0]), hand_out_strip, state)

@@ -74,7 +74,8 @@ as_wide = _cast(lambda storage: storage.wide)
 
 @op
 def tile(p: Pointer):
-    """Room on the stack for a panel of a block: TILE_BYTES of each row, as elements of p."""
+    """Room on the stack for a panel of a block: TILE_BYTES of each row, as elements of p. Gone when
+    the function that asked for it returns, inlined or not."""
     element = LLVM_ELEMENT[p.dtype]
 
     def emit(b, _):

@@ -1,0 +1,63 @@
+"""Compile a kernel once, not once per level of the functions it is made of.
+
+Numba optimises every function it meets and makes machine code of it, together with all it calls,
+before the caller does the same again: a kernel of ten small functions deep pays ten times. Ours are
+always inlined and never called on their own, so here they are only linked; what is optimised and
+made into machine code is the kernel. That more than halves the time of compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+
+class _Part(JITCodeLibrary):
+    """The code of one function; only that of the kernel itself becomes machine code."""
+
+    kernel: ClassVar[str]
+
+    def finalize(self) -> None:
+        if self.name == self.kernel:
+            super().finalize()
+            return
+        for library in dict.fromkeys(self._linking_libraries):
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        """One run: the other prepares for reference counts, which no kernel has."""
+        manager, builder = self._codegen._module_pass_manager()
+        manager.run(self._final_module, builder)
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return int(super().get_pointer_to_function(name)) if self.name == self.kernel else 0
+
+
+@contextmanager
+def linked_into(kernel: str) -> Iterator[None]:
+    """While this lasts, what Numba compiles are parts of the function of this name."""
+    codegen = cpu_target.target_context.codegen()
+    with global_compiler_lock:
+        codegen._library_class = type("PartOfKernel", (_Part,), {"kernel": kernel})
+        codegen.set_env = partial(_set_environment, codegen)
+        try:
+            yield
+        finally:
+            del codegen._library_class, codegen.set_env
+
+
+def _set_environment(codegen: Any, name: str, environment: Any) -> None:
+    """Python's side of a function, for those that have machine code."""
+    if codegen._engine.is_symbol_defined(name):
+        type(codegen).set_env(codegen, name, environment)
