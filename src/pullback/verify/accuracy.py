@@ -81,7 +81,7 @@ BOUNDS: dict[str, Bound] = {
     "logcumsumexp_backward": Bound(4, terms("dy")),
     "lerp": Bound(3, terms("a", negated=("b", "weight"))),
     "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight"))),
-    "softmax": Bound(3),
+    "softmax": Bound(4),
     "log_softmax": Bound(2, largest("x")),
     "sparsemax": Bound(2, one),
     "entmax15": Bound(3, one),

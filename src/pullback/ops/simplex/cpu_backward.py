@@ -1,7 +1,7 @@
 """The adjoints of the simplex maps in Numba: sums over the row, then one step per element.
 
-Cells of a row: the mean that is taken off, its mass, the greatest y. Where the mean is finite and
-there is mass, the plain step needs no test; any other row takes the guarded one.
+Cells of a row: what is taken off, in two pieces; its mass; the greatest y. Usual rows, with finite
+sums and some mass, need no test in the step; any other row takes the guarded one.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -27,12 +27,15 @@ from pullback.cpu.vector import (
     select,
     splat,
     sqrt,
+    to_f64,
 )
+from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
 from pullback.ops.simplex.cpu_walk import (
     LANES,
     PARTS,
     SPAN,
     SUMS,
+    ask_next,
     computed,
     each,
     exists,
@@ -45,7 +48,6 @@ from pullback.ops.simplex.cpu_walk import (
     target,
     total,
     walk,
-    widened,
 )
 
 INFINITY, NAN = np.inf, np.nan
@@ -57,47 +59,45 @@ def closed(sums):
     return select(absolute(sums[0]) < INFINITY, sums[0] + sums[1], sums[0])
 
 
-def adjoint(terms: Callable, settle: Callable, gradient: Callable) -> Callable:
-    """A kernel body: settle(sums, sums, greatest y) gives mean and mass of a row from the sums of
-    terms(...), then gradient(...) its dx, in the wide type. Both are steps: cursors of dy, y and
-    dx, lanes left, cells, part, L."""
+def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) -> Callable:
+    """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
+    sums of terms(...), of the type of `example`, and gives the lanes that are usual; then steps,
+    plain and guarded, give dx. All take cursors of dy, y and dx, lanes left, cells, part, L."""
+    gradient, careful = steps
 
     @inlined
     def plain(at, left, cells, part, L):
+        ask_next(at[0], cells[4], L)
+        ask_next(at[1], cells[4], L)
         give(at[2], left, gradient(at, left, cells, part, L), L)
 
     @inlined
     def guarded(at, left, cells, part, L):
-        v = gradient(at, left, cells, part, L)
-        mass = spread(cells[1][part], v)
+        v = careful(at, left, cells, part, L)
+        mass = spread(cells[2][part], v)
         v = select(is_nan(v) | is_nan(mass), like(v, NAN), v)  # one NaN, whatever the operands'
         give(at[2], left, select(mass == 0, 0.0, v), L)
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
-        zero, none = filled_wide(p, 0.0, LANES), filled(p, -INFINITY, LANES)
-        fours, sums = stack(zero, SUMS), stack((splat(0.0, L), splat(0.0, L)), SUMS)
-        means, masses = stack(filled_wide(p, 0.0, L), PARTS), stack(filled_wide(p, 0.0, L), PARTS)
+        zero, none = filled(p, 0.0, L), filled(p, -INFINITY, LANES)
+        fours = stack(example(p, 0.0, LANES), SUMS)
+        sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
         tops = stack(none, PARTS)
-        cells = means, masses, tops
+        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, n
         for item in range(lo, hi):
             row, width = strip(task, 3, item)
             dy, y, dx = source(task, 3, 0, row), source(task, 3, 1, row), target(task, 3, row)
             for part in range(PARTS):
                 tops[part] = none
             total(terms, (dy, y), cells, n, width, fours, sums, L)
-            finite = True
+            usual = True
             for part in range((width + LANES - 1) // LANES):
-                mean, mass = settle(
-                    closed(sums[part]),
-                    closed(sums[part + SPAN]),
-                    greatest(tops[part], L),
-                )
-                means[part], masses[part] = widened(p, mean), widened(p, mass)
-                usual = (absolute(mean) < INFINITY) & (mass > 0)
-                finite = finite and all_lanes(usual | ~exists(width - part * LANES, L))
-            if finite:
+                first, second = closed(sums[part]), closed(sums[part + SPAN])
+                found = settle(p, cells, part, first, second, greatest(tops[part], L))
+                usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
+            if usual:
                 each(plain, (dy, y, dx), cells, n, width, L)
             else:
                 each(guarded, (dy, y, dx), cells, n, width, L)
@@ -109,20 +109,29 @@ def adjoint(terms: Callable, settle: Callable, gradient: Callable) -> Callable:
 # --- dx = s·(dy - Σ s·dy / Σ s) -----------------------------------------------------------------
 
 
-def weighted(weight: Callable, only: Callable, settle: Callable) -> Callable:
+def weighted(weight: Callable, only: Callable, mean_of: Callable) -> Callable:
     """The adjoint with s = weight(y); only(s, v) drops what must not be read where s is 0."""
 
     @inlined
     def terms(at, left, cells, part, L):
-        s = widened(at[1][0], weight(take(at[1], left, 0.0, L)))
-        return only(s, s * take_wide(at[0], left, 0.0, L)), s
+        s = weight(take(at[1], left, 0.0, L))
+        return only(s, s * take(at[0], left, 0.0, L)), s
+
+    @inlined
+    def settle(p, cells, part, product, mass, top):
+        high, low, masses = cells[:3]
+        mean = mean_of(product, mass)
+        finite = absolute(mean) < INFINITY
+        high[part], masses[part] = computed(p, mean), computed(p, mass)
+        low[part] = computed(p, select(finite, mean - to_f64(high[part]), 0.0))
+        return finite & (mass > 0)
 
     @inlined
     def gradient(at, left, cells, part, L):
-        s = widened(at[1][0], weight(take(at[1], left, 0.0, L)))
-        return only(s, s * (take_wide(at[0], left, 0.0, L) - spread(cells[0][part], s)))
+        s, dy = weight(take(at[1], left, 0.0, L)), take(at[0], left, 0.0, L)
+        return only(s, s * (dy - spread(cells[0][part], s) - spread(cells[1][part], s)))
 
-    return adjoint(terms, settle, gradient)
+    return adjoint(filled, terms, settle, (gradient, gradient))
 
 
 @inlined
@@ -151,13 +160,13 @@ def _on_support(s, v):
 
 
 @inlined
-def _sum(product, mass, top):
-    return product, mass
+def _sum(product, mass):
+    return product
 
 
 @inlined
-def _mean(product, mass, top):
-    return select(mass == 0, 0.0, product / mass), mass
+def _mean(product, mass):
+    return select(mass == 0, 0.0, product / mass)
 
 
 softmax = weighted(_probability, _everywhere, _sum)
@@ -166,31 +175,47 @@ entmax15 = weighted(_root, _on_support, _mean)
 
 
 # --- dx = dy - e^y·Σ dy -------------------------------------------------------------------------
+#
+# The exponential comes with a power of two, its inverse with the sum: so it is a normal number, and
+# the product does not overflow, where the result does neither.
+
+SHIFT = 64.0
+LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
 
 
 @inlined
 def _log_terms(at, left, cells, part, L):
-    tops = cells[2]
+    tops = cells[3]
     y = take(at[1], left, -INFINITY, L)
     tops[part] = select(is_nan(y), y, maximum(y, tops[part]))  # NaN, once in, stays
     return take_wide(at[0], left, 0.0, L), None
 
 
 @inlined
-def _log_mass(total, _, top):
-    mass = select(top == -INFINITY, like(top, 0.0), 1.0)
-    return total, select(is_nan(top), top, mass)
+def _log_settle(p, cells, part, total, _, top):
+    scaled, whole, masses = cells[:3]
+    scaled[part], whole[part] = computed(p, total * 2.0**-SHIFT), computed(p, total)
+    mass = select(is_nan(top), top, select(top == -INFINITY, like(top, 0.0), 1.0))
+    masses[part] = computed(p, mass)
+    return (absolute(total) < INFINITY) & (top > -INFINITY) & (top <= LARGE)
 
 
 @inlined
 def _log_gradient(at, left, cells, part, L):
-    p = at[1][0]
-    power = exp(take(at[1], left, 0.0, L))
-    total = spread(computed(p, cells[0][part]), power)
-    return widened(p, fma(-power, total, take(at[0], left, 0.0, L)))
+    dy, y = take(at[0], left, 0.0, L), take(at[1], left, 0.0, L)
+    shift = like(y, SHIFT)
+    power = scaled_exp(y, bias_of(shift), floor_of(shift))
+    return fma(-power, spread(cells[0][part], y), dy)
 
 
-log_softmax = adjoint(_log_terms, _log_mass, _log_gradient)
+@inlined
+def _careful_log_gradient(at, left, cells, part, L):
+    dy, y = take(at[0], left, 0.0, L), take(at[1], left, 0.0, L)
+    large = fma(-exp(y), spread(cells[1][part], y), dy)
+    return select(y > LARGE, large, _log_gradient(at, left, cells, part, L))
+
+
+log_softmax = adjoint(filled_wide, _log_terms, _log_settle, (_log_gradient, _careful_log_gradient))
 
 
 # --- kernels ------------------------------------------------------------------------------------

@@ -6,28 +6,24 @@ gives the same bits. So the first pass guesses it, from the row before, and find
 the way; a row that does not fit is summed again. Beyond FAR the difference itself is exact (or its
 exponential 0), and the maximum is the origin.
 
-Cells of a row: the greatest x, lane by lane and of all lanes; origin and power of the sum, and the
-term of an x at the origin; the power to guess next; two for the results.
+Cells of a row: the greatest x, lane by lane and of all lanes; the power to guess next; the power
+and the `Aim` of the sum; the sum or its logarithm; then what the results need. Rows near the
+origin without NaN take the plain steps, any other the guarded ones, which give those the same bits.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from collections.abc import Callable
 
 import numpy as np
+from numba import types
 
-from pullback.cpu.elementary import (
-    exp_parts_within,
-    log,
-    log_joined,
-    log_parts_normal,
-    scale_or_flush,
-)
+from pullback.cpu.elementary import log, log_joined, log_parts_normal
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import fence, filled, filled_wide
+from pullback.cpu.memory import fence, filled, get, put, scalar
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import spread, stack
+from pullback.cpu.tiles import by_type, spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -41,10 +37,12 @@ from pullback.cpu.vector import (
     splat,
     to_f64,
 )
+from pullback.ops.simplex.cpu_exponential import LN2, bias_of, floor_of, scaled_exp
 from pullback.ops.simplex.cpu_walk import (
     LANES,
     PARTS,
     SUMS,
+    ask_next,
     computed,
     each,
     exists,
@@ -53,11 +51,9 @@ from pullback.ops.simplex.cpu_walk import (
     source,
     strip,
     take,
-    take_wide,
     target,
     total,
     walk,
-    widened,
 )
 
 INFINITY, NAN = np.inf, np.nan
@@ -65,30 +61,29 @@ FAR = 2048.0
 HEADROOM = 64.0  # binades from a maximum of 1 up: terms are normal even where results are not
 NEAR = 8.0  # binades by which a guess may be off
 KEPT = 1 << 15  # exponentials of a row kept on the stack; those of longer rows are computed twice
-LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 0.6931471805599453, 2.3190468138462996e-17
+LOG2_E, LN2_LOW = 1.4426950408889634, 2.3190468138462996e-17
 PEAKED = 0.5  # a smaller log-sum needs more digits than the sum has
 DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
 
 
-# --- the sum of exponentials --------------------------------------------------------------------
+# --- one exponential ----------------------------------------------------------------------------
+#
+# An aim is four cells: the origin; bias and floor of scaled_exp; the term of an x at the origin.
 
 
 @inlined
-def _power(x, cells, part):
+def _near(x, aim, part):
+    """e^x·2^(HEADROOM - power), for an origin of 0."""
+    _, biases, floors, _ = aim
+    return scaled_exp(x, spread(biases[part], x), spread(floors[part], x))
+
+
+@inlined
+def _anywhere(x, aim, part):
     """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
-    _, _, origins, powers, owns, _, _, _ = cells
+    origins, _, _, owns = aim
     origin = spread(origins[part], x)
-    p, k = exp_parts_within(maximum(-2 * FAR, x - origin))
-    e = scale_or_flush(p, k + (HEADROOM - spread(powers[part], x)))
-    return select(x == origin, spread(owns[part], x), e)  # +inf - +inf is not 0
-
-
-@inlined
-def _terms(at, left, cells, part, L):
-    x, tops = take(at[0], left, -INFINITY, L), cells[0]
-    tops[part] = maximum(x, tops[part])  # passes over NaN, which the sum will show
-    return _power(x, cells, part), None
+    return select(x == origin, spread(owns[part], x), _near(x - origin, aim, part))
 
 
 @inlined
@@ -97,68 +92,130 @@ def _nearest_power(top):
 
 
 @inlined
-def _aim(x, cells, part, wanted):
-    """Set origin, power and own term of the wanted sum."""
-    tops, peaks, origins, powers, owns, guesses, _, _ = cells
+def _take_aim(p, cells, part, wanted):
+    """Aim at the wanted sum. Gives the lanes whose origin is 0 and nothing special."""
+    tops, peaks, guesses, powers, aim = cells[:5]
+    origins, biases, floors, owns = aim
     top = peaks[part]
-    origin, power, own = like(top, 0.0), to_f64(guesses[part]), like(top, 1.0)
+    origin, power, own = like(top, 0.0), to_f64(guesses[part]), 1.0
     if wanted == GUESS:
         tops[part] = like(tops[part], -INFINITY)
     elif wanted == EXACT:
         origin = select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
         power = _nearest_power(top)
-        guesses[part] = computed(x, power)
+        guesses[part] = computed(p, power)
     else:
-        origin, power, own = top, like(top, 0.0), like(top, 0.0)
-    origins[part], powers[part] = computed(x, origin), computed(x, power)
-    owns[part] = scale_or_flush(computed(x, own), HEADROOM - powers[part])
+        origin, power, own = top, like(top, 0.0), 0.0
+    powers[part] = power
+    shift = computed(p, HEADROOM - power)
+    origins[part], biases[part], floors[part] = computed(p, origin), bias_of(shift), floor_of(shift)
+    owns[part] = _near(like(shift, 0.0), aim, part) * own
+    return (origin == 0) & (like(top, own) == 1)
 
 
 @inlined
 def _fits(cells, part):
     """Lanes whose guess was near enough."""
-    top, guess = cells[1][part], to_f64(cells[5][part])
+    top, guess = cells[1][part], to_f64(cells[2][part])
     return (absolute(top) < FAR) & (absolute(_nearest_power(top) - guess) <= NEAR)
 
 
-def normalised(example: Callable, settle: Callable, write: Callable) -> Callable:
-    """A kernel body: after settle(x, cells, part, sum, there) made the cells for the results, of
-    the type of `example`, write(...), a step on x and y, gives them. It may want one more sum."""
+# --- their sum, and what follows from it --------------------------------------------------------
+
+
+@by_type
+def _keep(kept, left, e):
+    """Put exponentials of a short row aside."""
+
+    def put_aside(kept, left, e):
+        room, n = kept
+        if n <= KEPT:
+            put(room, n - left, 1, e, False)
+        return e
+
+    return (lambda kept, left, e: e) if isinstance(kept, types.NoneType) else put_aside
+
+
+def _again(exponential: Callable) -> Callable:
+    """The exponentials once more: those put aside, or computed."""
+
+    @inlined
+    def compute(at, left, cells, part, L):
+        return exponential(take(at[0], left, 0.0, L), cells[4], part)
+
+    @by_type
+    def again(at, left, cells, part, L):
+        def fetch(at, left, cells, part, L):
+            room, n = cells[-1]
+            if n <= KEPT:
+                return get(room, n - left, 1, LANES)
+            return compute(at, left, cells, part, L)
+
+        return compute if isinstance(cells[-1], types.NoneType) else fetch
+
+    return again
+
+
+def _term(exponential: Callable) -> Callable:
+    @inlined
+    def term(at, left, cells, part, L):
+        x, tops = take(at[0], left, -INFINITY, L), cells[0]
+        tops[part] = maximum(x, tops[part])  # passes over NaN, which the sum will show
+        return _keep(cells[-1], left, exponential(x, cells[4], part)), None
+
+    return term
+
+
+_near_term, _any_term = _term(_near), _term(_anywhere)
+
+
+def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
+    """A kernel body: judge(cells, part, sum, there, found) takes a sum and says what to sum next;
+    settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
+    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept."""
+    plain, guarded = steps
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         none, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
-        fours, sums, tops, peaks = (
-            stack(none, SUMS),
-            stack((nought, nought), SUMS),
-            stack(none, PARTS),
-            stack(nought, PARTS),
-        )
-        origins, powers, owns = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        guesses = stack(zero, PARTS)
-        first, second = stack(example(p, 0.0, L), PARTS), stack(example(p, 0.0, L), PARTS)
-        cells = tops, peaks, origins, powers, owns, guesses, first, second
+        fours, sums = stack(none, SUMS), stack((nought, nought), SUMS)
+        tops, peaks, guesses = stack(none, PARTS), stack(nought, PARTS), stack(zero, PARTS)
+        powers, measures = stack(nought, PARTS), stack(nought, PARTS)
+        aim = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        final = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        cells = tops, peaks, guesses, powers, aim, measures, final, n, room(p, n, L)
         for part in range(PARTS):
             guesses[part] = zero
         for item in range(lo, hi):
             row, width = strip(task, 2, item)
             x, y = source(task, 2, 0, row), target(task, 2, row)
+            parts = (width + LANES - 1) // LANES
             wanted = GUESS
             while wanted != DONE:
-                for part in range((width + LANES - 1) // LANES):
-                    _aim(p, cells, part, wanted)
-                total(_terms, (x,), cells, n, width, fours, sums, L)
+                near = True
+                for part in range(parts):
+                    near = all_lanes(_take_aim(p, cells, part, wanted)) and near
+                if near:
+                    total(_near_term, (x,), cells, n, width, fours, sums, L)
+                else:
+                    total(_any_term, (x,), cells, n, width, fours, sums, L)
                 found, wanted = wanted, DONE
-                for part in range((width + LANES - 1) // LANES):
+                for part in range(parts):
                     there = exists(width - part * LANES, L)
                     peaks[part] = greatest(tops[part], L)
                     if found == GUESS and not all_lanes(_fits(cells, part) | ~there):
                         wanted = EXACT
-                    wanted = max(
-                        wanted, settle(p, cells, part, sums[part][0] + sums[part][1], there, found)
-                    )
-            each(write, (x, y), cells, n, width, L)
+                    sum = sums[part][0] + sums[part][1]
+                    wanted = max(wanted, judge(cells, part, sum, there, found))
+            usual = True
+            for part in range(parts):
+                there = exists(width - part * LANES, L)
+                usual = all_lanes(settle(p, cells, part) | ~there) and usual
+            if usual:
+                each(plain, (x, y), cells, n, width, L)
+            else:
+                each(guarded, (x, y), cells, n, width, L)
         fence()
 
     return run
@@ -167,66 +224,137 @@ def normalised(example: Callable, settle: Callable, write: Callable) -> Callable
 # --- softmax ------------------------------------------------------------------------------------
 
 
+@by_type
+def _shelf(p, n, L):
+    along = L.literal_value == 1
+    return (lambda p, n, L: (stack(scalar(p, 0.0), KEPT), n)) if along else _nowhere
+
+
 @inlined
-def _inverse(x, cells, part, total, there, found):
-    """1 / sum in two pieces; 0 without mass."""
-    first, second = cells[6], cells[7]
-    inverse = select(total == 0, 0.0, 1.0 / total)
-    first[part] = computed(x, inverse)
-    second[part] = computed(x, fma(-to_f64(first[part]), total, 1.0) * inverse)
+def _nowhere(p, n, L):
+    return None
+
+
+@inlined
+def _take_sum(cells, part, sum, there, found):
+    measures = cells[5]
+    measures[part] = sum
     return DONE
 
 
 @inlined
-def _probabilities(at, left, cells, part, L):
-    e = _power(take(at[0], left, 0.0, L), cells, part)
-    high, low = spread(cells[6][part], e), spread(cells[7][part], e)
-    give(at[1], left, select(is_nan(high), like(e, NAN), fma(e, high, e * low)), L)
+def _invert(p, cells, part):
+    """1 / sum in two pieces; 0 without mass."""
+    peaks, measures, (high, low, _, _) = cells[1], cells[5], cells[6]
+    sum = measures[part]
+    inverse = select(sum == 0, 0.0, 1.0 / sum)
+    high[part] = computed(p, inverse)
+    low[part] = computed(p, fma(-to_f64(high[part]), sum, 1.0) * inverse)
+    return (absolute(peaks[part]) < FAR) & (sum > 0)
+
+
+def _probabilities(exponential: Callable) -> Callable:
+    again = _again(exponential)
+
+    @inlined
+    def probability(at, left, cells, part, L):
+        high, low, _, _ = cells[6]
+        e = again(at, left, cells, part, L)
+        return fma(e, spread(high[part], e), e * spread(low[part], e))
+
+    return probability
+
+
+_near_probability, _any_probability = _probabilities(_near), _probabilities(_anywhere)
+
+
+@inlined
+def _write_probability(at, left, cells, part, L):
+    ask_next(at[0], cells[7], L)
+    give(at[1], left, _near_probability(at, left, cells, part, L), L)
+
+
+@inlined
+def _write_any_probability(at, left, cells, part, L):
+    v = _any_probability(at, left, cells, part, L)
+    nan = is_nan(spread(cells[6][0][part], v))
+    give(at[1], left, select(nan, like(v, NAN), v), L)
 
 
 # --- log_softmax --------------------------------------------------------------------------------
 
 
 @inlined
-def _log_of_sum(total, power, top):
+def _log_of_sum(sum, power, top):
     """log Σ e^(x - top) from the sum relative to a power."""
     near, exact = absolute(top) < FAR, _nearest_power(top)
-    m, k = log_parts_normal(select(total > 0, total, 1.0))
-    rest = select(near, fma(exact, LN2_HIGH, -top) + exact * LN2_LOW, 0.0)
+    m, k = log_parts_normal(select(sum > 0, sum, 1.0))
+    rest = select(near, fma(exact, LN2, -top) + exact * LN2_LOW, 0.0)
     value = log_joined(m, k + (power - exact - HEADROOM)) + rest
-    return select(total > 0, value, select(total == 0, like(total, INFINITY), NAN))
+    return select(is_nan(sum), like(sum, NAN), value)
 
 
 @inlined
-def _log_of_others(total):
+def _log_of_others(sum):
     """log(1 + the others)."""
-    w = total * 2.0**-HEADROOM
-    sum = 1.0 + w
-    return select(sum == 1, w, log(sum) * (w / (sum - 1.0)))
+    w = sum * 2.0**-HEADROOM
+    all = 1.0 + w
+    return select(all == 1, w, log(all) * (w / (all - 1.0)))
 
 
 @inlined
-def _log(x, cells, part, total, there, found):
-    _, peaks, _, powers, _, _, logs, shifts = cells
+def _take_log(cells, part, sum, there, found):
+    peaks, powers, logs = cells[1], cells[3], cells[5]
     if found == OTHERS:
-        value = widened(x, _log_of_others(total))
-        logs[part] = select(logs[part] < PEAKED, value, logs[part])
+        logs[part] = select(logs[part] < PEAKED, _log_of_others(sum), logs[part])
         return DONE
-    shifts[part] = widened(x, peaks[part])
-    logs[part] = widened(x, _log_of_sum(total, to_f64(powers[part]), peaks[part]))
+    logs[part] = _log_of_sum(sum, powers[part], peaks[part])
     return OTHERS if any_lane((logs[part] < PEAKED) & there) else DONE
 
 
 @inlined
-def _log_probabilities(at, left, cells, part, L):
-    x = take_wide(at[0], left, 0.0, L)
-    log_sum, top = spread(cells[6][part], x), spread(cells[7][part], x)
-    v = select(x == top, 0.0, x - top) - log_sum
-    give(at[1], left, select(is_nan(log_sum), like(x, NAN), v), L)
+def _offsets(p, cells, part):
+    """What is taken off, top + log-sum, in two pieces whose sum has the digits of both. An infinite
+    top has its own result, the others beside it -inf."""
+    top, value, (high, low, origins, owns) = cells[1][part], cells[5][part], cells[6]
+    infinite = absolute(top) == INFINITY
+    whole = top + value
+    seen = whole - top
+    error = (top - (whole - seen)) + (value - seen)
+    whole = select(infinite, top, whole)
+    whole = select(is_nan(value), value, whole)
+    high[part] = computed(p, whole)
+    rest = (whole - to_f64(high[part])) + error
+    low[part] = computed(p, select(infinite, 0.0, rest))
+    origins[part] = computed(p, select(infinite, top, NAN))
+    owns[part] = computed(p, select(top == -INFINITY, top, -value))
+    return absolute(whole) < INFINITY
 
 
-softmax = normalised(filled, _inverse, _probabilities)
-log_softmax = normalised(filled_wide, _log, _log_probabilities)
+@inlined
+def _log_probability(at, left, cells, part, L):
+    high, low, _, _ = cells[6]
+    x = take(at[0], left, 0.0, L)
+    return x - spread(high[part], x) - spread(low[part], x)
+
+
+@inlined
+def _write_log(at, left, cells, part, L):
+    ask_next(at[0], cells[7], L)
+    give(at[1], left, _log_probability(at, left, cells, part, L), L)
+
+
+@inlined
+def _write_any_log(at, left, cells, part, L):
+    high, _, origins, owns = cells[6]
+    v = _log_probability(at, left, cells, part, L)
+    x = take(at[0], left, 0.0, L)
+    v = select(x == spread(origins[part], x), spread(owns[part], x), v)
+    give(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
+
+
+softmax = normalised(_shelf, _take_sum, _invert, (_write_probability, _write_any_probability))
+log_softmax = normalised(_nowhere, _take_log, _offsets, (_write_log, _write_any_log))
 
 
 @kernel

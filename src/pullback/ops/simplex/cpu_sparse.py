@@ -6,10 +6,12 @@ from t = -1 climbs to it without ever passing it (for sparsemax that is Michelot
 Each step leaves excess' / excess + slope' / slope <= 1, so the product of the two falls to a
 quarter: log2(n) + 30 steps reach the last bit of an f64 whatever the row, and usually six do.
 
-Along a row the steps look only at the candidates x >= m - 1/scale, set aside in a first pass if
-they are few. Their sums are exact: each term is cut in two pieces that are multiples of fixed
-powers of two, and those add up without rounding. So neither their order nor how many others were
-looked at changes the bits.
+Along a row the steps look only at the candidates z >= t, set aside if they are few. The sums are
+exact: each term is cut into pieces that are multiples of fixed powers of two, and those add up
+without rounding. So neither their order nor how many others were looked at changes the bits.
+
+Cells of a row: the greatest x, lane by lane; what is taken off x, first and then in two pieces;
+the x that has its own result, if the top is infinite, and that result.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -20,11 +22,12 @@ import numpy as np
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import compress_store, fence, filled, get_first, scalar
+from pullback.cpu.memory import compress_store, fence, filled, get, put
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
     absolute,
+    all_lanes,
     any_lane,
     is_nan,
     like,
@@ -38,8 +41,10 @@ from pullback.cpu.vector import (
 from pullback.ops.simplex.cpu_walk import (
     LANES,
     PARTS,
+    ask_next,
     computed,
     each,
+    exists,
     give,
     greatest,
     source,
@@ -50,127 +55,187 @@ from pullback.ops.simplex.cpu_walk import (
 )
 
 INFINITY, NAN = np.inf, np.nan
-CANDIDATES = 512
-ROOM = CANDIDATES + LANES
-SEARCH = 16  # lanes of the search along a row: candidates are few
+CANDIDATES = 1024
+ROOM = CANDIDATES + 2 * LANES
+SEARCH = 16  # lanes of a search among candidates: usually they are few
 STEPS = 128  # more than any row can need
 ENOUGH = 2.0**-53  # a step as small as this is rounding
 
 
 @inlined
 def _tops(at, left, cells, part, L):
-    x, tops = take(at[0], left, -INFINITY, L), cells[0]
-    tops[part] = select(is_nan(x), x, maximum(x, tops[part]))  # NaN, once in, stays
+    tops = cells[0]
+    tops[part] = maximum(take(at[0], left, -INFINITY, L), tops[part])  # the search will find NaN
 
 
 @inlined
-def _pieces(v, sums, grid):
-    """Add v, between 0 and 1, to its sum in two pieces: multiples of the grids' last places."""
-    coarse, fine = sums
-    high = (v + grid) - grid
-    fine_grid = grid * grid * (2.0**-52 / 1.5)
-    low = ((v - high) + fine_grid) - fine_grid
-    return coarse + high, fine + low
+def _coarse(v, grid):
+    """v, between 0 and 1, to a multiple of the grid's last place."""
+    return (v + grid) - grid
+
+
+@inlined
+def _exactly(v, sums, grid):
+    """Add v to a sum in two pieces, the second on a grid as fine as the first is precise."""
+    high, fine_grid = _coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
+    return sums[0] + high, sums[1] + _coarse(v - high, fine_grid)
 
 
 def projected(scale: float, terms: Callable, advance: Callable, value: Callable) -> Callable:
-    """A kernel body: terms(u) gives the summands of excess and slope for u = z - t > 0,
+    """A kernel body: terms(u, grid) gives the summands of excess and slope for u = z - t >= 0,
     advance(excess, slope) a step, value(u) the result."""
 
     @inlined
-    def add(x, top, t, grid, excess, slope):
-        z = select(x == top, 0.0, x - top) * scale  # the top may be +inf
-        u = maximum(0.0, z - t)
-        f, g = terms(u)
-        return _pieces(f, excess, grid), _pieces(g, slope, grid)
+    def relative(x, top):
+        x = to_f64(x)
+        return select(x == spread(top, x), 0.0, x - spread(top, x)) * scale  # +inf - +inf is not 0
+
+    @inlined
+    def add(z, t, grid, sums):
+        f, g = terms(maximum(0.0, z - spread(t, z)), grid)
+        high, low = _exactly(f, sums[:2], grid)
+        return high, low, sums[2] + g
+
+    @inlined
+    def among(found, count, t, grid):
+        """Excess and slope at t from the candidates."""
+        zero = splat(0.0, SEARCH)
+        sums = zero, zero, zero
+        for j in range(0, count, SEARCH):
+            sums = add(get(found, j, 1, SEARCH), t, grid, sums)
+        return over_lanes(sums)
+
+    @inlined
+    def along(cursor, n, top, t, grid):
+        """Excess and slope at t from the whole row."""
+        zero = splat(0.0, LANES)
+        sums = zero, zero, zero
+        for j in range(0, n, LANES):
+            x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
+            sums = add(relative(x, top), t, grid, sums)
+        return over_lanes(sums)
+
+    @inlined
+    def over_lanes(sums):
+        excess = reduce_add(sums[0]) + reduce_add(sums[1])
+        return splat(excess, 1), splat(reduce_add(sums[2]), 1)
+
+    @inlined
+    def across(cursor, n, left, top, t, grid):
+        """Excess and slope at t of LANES columns."""
+        zero = splat(0.0, LANES)
+        sums = zero, zero, zero
+        for j in range(n):
+            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, LANES)
+            sums = add(relative(x, top), t, grid, sums)
+        return sums[0] + sums[1], sums[2]
+
+    @inlined
+    def gather(cursor, n, top, t, found):
+        """Set the candidates aside, and NaN, as z. Gives how many; too many are left."""
+        p, count = cursor[0], 0
+        cut = spread(computed(p, top + t * (1.0 / scale)), filled(p, 0.0, LANES))
+        for j in range(0, n, LANES):
+            x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
+            if any_lane(~(x < cut)):
+                if count > CANDIDATES:
+                    break
+                count += compress_store(found, count, relative(x, top), ~(x < cut))
+        return count
+
+    @inlined
+    def sift(found, count, t):
+        """Drop what is no candidate any more."""
+        kept = 0
+        for j in range(0, count, SEARCH):
+            z = get(found, j, 1, SEARCH)
+            kept += compress_store(found, kept, z, ~(z < spread(t, z)))
+        return kept
+
+    @inlined
+    def climb(t, excess, slope):
+        """One step of Newton's method: where it leads, and the step."""
+        step = advance(excess, slope)
+        return select(step > ENOUGH, t + step, t), step
 
     @by_type
-    def measure(cursor, n, left, top, t, grid, L):
-        """Excess and slope at t."""
+    def search(cursor, n, left, top, grid, found, L):
+        """The threshold of each row, and what rounding left of the last step: NaN if there was."""
 
-        def row(cursor, n, left, top, t, grid, L):
-            p, i, apart, _ = cursor
-            zero = splat(0.0, SEARCH)
-            excess, slope = (zero, zero), (zero, zero)
-            for j in range(0, n, SEARCH):
-                none = filled(p, -INFINITY, SEARCH)
-                x = to_f64(get_first(p, i + j * apart, apart, n - j, none))
-                excess, slope = add(x, spread(top, x), spread(t, x), grid, excess, slope)
-            f = reduce_add(excess[0]) + reduce_add(excess[1])
-            g = reduce_add(slope[0]) + reduce_add(slope[1])
-            return splat(f, 1), splat(g, 1)
+        def row(cursor, n, left, top, grid, found, L):
+            t, step, count = splat(-1.0, 1), splat(0.0, 1), CANDIDATES + 1
+            for number in range(STEPS):
+                if count > CANDIDATES:
+                    count = gather(cursor, n, top, t, found)
+                elif count > SEARCH and number < 4:
+                    count = sift(found, count, t)
+                if count > CANDIDATES:
+                    excess, slope = along(cursor, n, top, t, grid)
+                else:
+                    put(found, count, 1, splat(-INFINITY, SEARCH), False)
+                    excess, slope = among(found, count, t, grid)
+                before = t
+                t, step = climb(t, excess, slope)
+                if not any_lane(t > before):
+                    break
+            return t, step
 
-        def columns(cursor, n, left, top, t, grid, L):
-            zero = splat(0.0, LANES)
-            excess, slope = (zero, zero), (zero, zero)
-            for j in range(n):
-                x = to_f64(take(moved((cursor,), j, 0)[0], left, -INFINITY, L))
-                excess, slope = add(x, top, t, grid, excess, slope)
-            return excess[0] + excess[1], slope[0] + slope[1]
+        def columns(cursor, n, left, top, grid, found, L):
+            t, step = splat(-1.0, LANES), splat(0.0, LANES)
+            for _ in range(STEPS):
+                excess, slope = across(cursor, n, left, top, t, grid)
+                before = t
+                t, step = climb(t, excess, slope)
+                if not any_lane(t > before):
+                    break
+            return t, step
 
         return row if L.literal_value == 1 else columns
 
     @inlined
-    def search(cursor, n, left, top, grid, L):
-        """The threshold of each row."""
-        t = like(top, -1.0)
-        for _ in range(STEPS):
-            excess, slope = measure(cursor, n, left, top, t, grid, L)
-            step = advance(excess, slope)
-            before, t = t, select(step > ENOUGH, t + step, t)
-            if not any_lane(t > before):
-                break
-        return t
-
-    @by_type
-    def threshold(cursor, n, left, top, grid, found, L):
-        def row(cursor, n, left, top, grid, found, L):
-            cut = spread(computed(cursor[0], top - 1.0 / scale), filled(cursor[0], 0.0, LANES))
-            count = 0
-            for j in range(0, n, LANES):
-                x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, L)
-                if any_lane(x >= cut):
-                    if count > CANDIDATES:
-                        break
-                    count += compress_store(found, count, x, x >= cut)
-            if count > CANDIDATES:
-                return search(cursor, n, left, top, grid, L)
-            return search((found, 0, 1, False), count, left, top, grid, L)
-
-        return row if L.literal_value == 1 else search_columns
-
-    def search_columns(cursor, n, left, top, grid, found, L):
-        return search(cursor, n, left, top, grid, L)
+    def settle(p, cells, part, top, t, rest):
+        """Cells of the results. Of large x the top is taken off first, which is exact. Gives the
+        lanes that are usual."""
+        _, shifts, high, low, marks, values = cells[:6]
+        infinite = absolute(top) == INFINITY
+        shift = select((absolute(top) < 2) | infinite, 0.0, top)
+        start = select((shift == 0) & ~infinite, top, 0.0) * scale
+        cut = start + t
+        error = (start - (cut - t)) + rest  # |start| < 2 and -1 <= t <= 0: close enough
+        cut = select(is_nan(rest), like(top, NAN), select(infinite, like(top, INFINITY), cut))
+        shifts[part], high[part] = computed(p, shift), computed(p, cut)
+        low[part] = computed(p, select(infinite, 0.0, (cut - to_f64(high[part])) + error))
+        marks[part] = computed(p, select(infinite, top, NAN))
+        values[part] = computed(p, select(top == -INFINITY, 0.0, value(-t - rest)))
+        return absolute(cut) < INFINITY
 
     @inlined
-    def settle(p, cells, part, top, t, excess):
-        """Cells of the results: the top and its value, the shift and the threshold in two pieces.
-        Of large x the top is taken off first, which is exact."""
-        _, peaks, values, shifts, high, low = cells
-        shift = select((absolute(top) < 2) | (top == -INFINITY), 0.0, top)
-        far = select(shift == 0, top, 0.0) * scale + t
-        far = select(is_nan(top), like(top, NAN), far)
-        peaks[part], shifts[part] = computed(p, top), computed(p, shift)
-        values[part] = computed(p, select(top == -INFINITY, 0.0, value(-t)))
-        high[part] = computed(p, far)
-        low[part] = computed(p, far - to_f64(high[part]))
-
-    @inlined
-    def write(at, left, cells, part, L):
-        _, peaks, values, shifts, high, low = cells
+    def result(at, left, cells, part, L):
+        shifts, high, low = cells[1:4]
         x = take(at[0], left, 0.0, L)
         u = (x - spread(shifts[part], x)) * scale - spread(high[part], x) - spread(low[part], x)
-        y = select(x == spread(peaks[part], x), spread(values[part], x), value(maximum(0.0, u)))
+        return value(maximum(0.0, u))
+
+    @inlined
+    def plain(at, left, cells, part, L):
+        ask_next(at[0], cells[6], L)
+        give(at[1], left, result(at, left, cells, part, L), L)
+
+    @inlined
+    def guarded(at, left, cells, part, L):
+        x, y = take(at[0], left, 0.0, L), result(at, left, cells, part, L)
+        high, marks, values = cells[2], cells[4], cells[5]
+        y = select(x == spread(marks[part], x), spread(values[part], x), y)
         give(at[1], left, select(is_nan(spread(high[part], x)), like(y, NAN), y), L)
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         none, zero = filled(p, -INFINITY, LANES), filled(p, 0.0, L)
-        found = stack(scalar(p, 0.0), ROOM)
-        tops, peaks, values = stack(none, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        shifts, high, low = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = tops, peaks, values, shifts, high, low
+        found = stack(0.0, ROOM)
+        tops, shifts, high = stack(none, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        low, marks, values = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        cells = tops, shifts, high, low, marks, values, n
         grid = 3.0
         while grid < 3.0 * n:
             grid *= 2.0
@@ -180,26 +245,33 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
             for part in range(PARTS):
                 tops[part] = none
             each(_tops, (x,), cells, n, width, L)
+            usual = True
             for c in range(0, width, LANES):
                 part = c // LANES
                 top = greatest(tops[part], L)
-                at = moved((x,), 0, c)[0]
-                t = threshold(at, n, width - c, top, grid, found, L)
-                settle(p, cells, part, top, t, grid)
-            each(write, (x, y), cells, n, width, L)
+                t, rest = search(moved((x,), 0, c)[0], n, width - c, top, grid, found, L)
+                there = exists(width - c, L)
+                usual = all_lanes(settle(p, cells, part, top, t, rest) | ~there) and usual
+            if usual:
+                each(plain, (x, y), cells, n, width, L)
+            else:
+                each(guarded, (x, y), cells, n, width, L)
         fence()
 
     return run
 
 
+# The slope may be coarse: it steers the steps, the excess says where they end.
+
+
 @inlined
-def _linear(u):
+def _linear(u, grid):
     return u, select(u > 0, 1.0, u)
 
 
 @inlined
-def _square(u):
-    return u * u, u
+def _square(u, grid):
+    return u * u, _coarse(u, grid)
 
 
 @inlined

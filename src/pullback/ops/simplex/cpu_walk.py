@@ -11,33 +11,25 @@ type, then in f64. So the bits do not depend on the layout.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
+from collections.abc import Callable
 from functools import reduce
 
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Lane, Vec, inlined, lanes_below, op, shuffle
+from pullback.cpu.emit import Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
-from pullback.cpu.memory import (
-    STORAGE,
-    filled,
-    filled_wide,
-    get,
-    get_first,
-    get_first_wide,
-    get_wide,
-    is_aligned,
-    put,
-    put_first,
-)
+from pullback.cpu.memory import STORAGE, get, get_wide, is_aligned, prefetch, put
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, moved
+from pullback.cpu.tiles import by_type, load, load_wide, moved, store
 from pullback.cpu.vector import like, splat, to_f64
 
 LANES = 32  # four vectors of eight: their chains of arithmetic hide each other's latency
 CLASSES = 8
 BLOCK = 4 * CLASSES
+AHEAD = 16  # steps from a fetch across columns to its use
+SHORT = 4096  # elements of a row that leaves room for the next in the nearest cache
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
@@ -47,37 +39,69 @@ SUMS = 2 * SPAN
 # --- steps --------------------------------------------------------------------------------------
 
 
-@op
-def _apart(cursor: types.BaseTuple, L: Lane):
-    """The distance of the lanes of a step."""
-    along = L.literal_value == 1
-    return types.int64(cursor, L), lambda b, c, _: b.extract_value(c, 2) if along else I64(1)
-
-
 @inlined
-def take(cursor, left, fill, L):
-    """The lanes of a step in the compute type; `fill` where there are none."""
-    p, i, _, _ = cursor
-    if left >= LANES:
-        return get(p, i, _apart(cursor, L), LANES)
-    return get_first(p, i, _apart(cursor, L), left, filled(p, fill, LANES))
+def _ask_ahead(cursor):
+    """Fetch a step that comes later: rows of a strip lie pages apart, unforeseen by hardware."""
+    p, i, apart, _ = cursor
+    prefetch(p, i + AHEAD * apart)
+    prefetch(p, i + AHEAD * apart + LANES // 2)
 
 
-@inlined
-def take_wide(cursor, left, fill, L):
-    p, i, _, _ = cursor
-    if left >= LANES:
-        return get_wide(p, i, _apart(cursor, L), LANES)
-    return get_first_wide(p, i, _apart(cursor, L), left, filled_wide(p, fill, LANES))
+@by_type
+def ask_next(cursor, n, L):
+    """Along a row, fetch from the next one what lies here in this one: while it is computed, memory
+    has nothing else to do."""
+
+    def row(cursor, n, L):
+        p, i, apart, _ = cursor
+        if apart == 1 and n <= SHORT:
+            prefetch(p, i + n)
+            prefetch(p, i + n + LANES // 2)
+
+    return row if L.literal_value == 1 else (lambda cursor, n, L: None)
 
 
-@inlined
+def _taker(whole: Callable, part: Callable) -> Callable:
+    @by_type
+    def take(cursor, left, fill, L):
+        def row(cursor, left, fill, L):
+            if left >= LANES and cursor[2] == 1:
+                return whole(cursor[0], cursor[1], 1, LANES)
+            return part(cursor, (min(left, LANES), 1), fill, LANES, 1)
+
+        def columns(cursor, left, fill, L):
+            _ask_ahead(cursor)
+            if left >= LANES:
+                return whole(cursor[0], cursor[1], 1, LANES)
+            return part(cursor, (1, left), fill, 1, LANES)
+
+        return row if L.literal_value == 1 else columns
+
+    return take
+
+
+# The lanes of a step in the compute or the wide type, `fill` where there are none. Steps that are
+# cut short, and rows whose elements lie apart, go lane by lane.
+take, take_wide = _taker(get, load), _taker(get_wide, load_wide)
+
+
+@by_type
 def give(cursor, left, v, L):
-    p, i, _, streaming = cursor
-    if left >= LANES:
-        put(p, i, _apart(cursor, L), v, streaming)
-    else:
-        put_first(p, i, _apart(cursor, L), left, v)
+    """Store the lanes of a step."""
+
+    def row(cursor, left, v, L):
+        if left >= LANES and cursor[2] == 1:
+            put(cursor[0], cursor[1], 1, v, cursor[3])
+        else:
+            store(cursor, (min(left, LANES), 1), v, 1)
+
+    def columns(cursor, left, v, L):
+        if left >= LANES:
+            put(cursor[0], cursor[1], 1, v, cursor[3])
+        else:
+            store(cursor, (1, left), v, LANES)
+
+    return row if L.literal_value == 1 else columns
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -312,11 +336,4 @@ def _cast(b, v, kind):
 def computed(p: types.CPointer, v: Vec):
     """v in the compute type of p."""
     t = v.of(STORAGE[p.dtype].compute)
-    return t(p, v), lambda b, _, v_: _cast(b, v_, t.llvm)
-
-
-@op
-def widened(p: types.CPointer, v: Vec):
-    """v in the wide type of p."""
-    t = v.of(STORAGE[p.dtype].wide)
     return t(p, v), lambda b, _, v_: _cast(b, v_, t.llvm)
