@@ -123,8 +123,7 @@ def test_agrees_with_the_entmax_package(op: str, dtype: Any, shape: Any) -> None
     y = getattr(entmax, op)(leaf, dim=-1)
     (dx,) = torch.autograd.grad(y, leaf, torch.tensor(dy.copy()))
     ours = forward(op)(x)
-    tight = {"rtol": 0, "atol": 16 * epsilon(dtype)}
-    np.testing.assert_allclose(ours, y.detach().numpy(), **tight)
+    np.testing.assert_allclose(ours, y.detach().numpy(), rtol=0, atol=16 * epsilon(dtype))
     np.testing.assert_allclose(
         backward(op)(dy, ours), dx.numpy(), rtol=0, atol=2e3 * epsilon(dtype)
     )
