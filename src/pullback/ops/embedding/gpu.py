@@ -40,6 +40,7 @@ from pullback.ops.segment.gpu_groups import FLAT, STATUS_WORDS, Groups, group_by
 from pullback.ops.segment.gpu_reduce import ROWS, Reduction, table
 
 BAGS = Tile(16, 64, 4)  # bags at a time and their positions, where they are counted
+RUNS = Tile(1, 256, 4)  # keys at a time, where their runs are walked along
 BAD_OFFSETS = 3
 _I64 = ElementKind.I64
 _PLAIN = {"index": None, "rows": None, "factor": None}
@@ -291,7 +292,7 @@ def _table_of_maxima(
     where |= {"divisor": divisor, "count": count, "extent": extent}
     where |= {"WIDE": wide(desc.element.accumulator), **walk("source", views["dout"])}
     if count:
-        groups.flat(sum_runs, count, count * (16 + 3 * size), **where)
+        groups.flat(sum_runs, count, count * (16 + 3 * size), RUNS, **where)
 
 
 def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str, Any]) -> None:

@@ -123,11 +123,12 @@ class Groups:
     order: Scratch | None = None
     offsets: Scratch | None = None
 
-    def flat(self, kernel: Any, items: int, traffic: int, /, **arguments: Any) -> None:
-        step = Step(
-            kernel, ceil_div(items, FLAT.block), {**arguments, "B": FLAT.block}, FLAT.warps, traffic
-        )
-        self.steps.append(step)
+    def flat(
+        self, kernel: Any, items: int, traffic: int, /, tile: Tile = FLAT, **arguments: Any
+    ) -> None:
+        """A step over items side by side."""
+        grid, own = ceil_div(items, tile.block), {"B": tile.block}
+        self.steps.append(Step(kernel, grid, {**arguments, **own}, tile.warps, traffic))
 
     def check(self, ids: Operand, view: Any, strict: bool, ascending: bool) -> None:
         """One check of the ids on the device; the program reads its status back."""
