@@ -78,41 +78,39 @@ def entries(element: ElementKind) -> tuple[Entry, ...]:
     return tuple(found.values())
 
 
+Kind = tuple[str, ...]
+
+
 @cache
-def kernels(element: ElementKind) -> dict[tuple[Any, ...], Entry]:
-    """Every kernel once for each kind of its work, which is what its constants name."""
-    found: dict[tuple[Any, ...], Entry] = {}
+def kernels(element: ElementKind) -> dict[Kind, Entry]:
+    """What the table shows: every kernel once for each kind of work, which is what its constants
+    name. All that they are specialised for besides is compiled by `make test-slow`."""
+    found: dict[Kind, Entry] = {}
     for entry in entries(element):
         kinds = (value for value in entry.step.arguments.values() if isinstance(value, str))
         found.setdefault((entry.step.kernel.__name__, *kinds), entry)
     return found
 
 
-def shown(element: ElementKind) -> tuple[Entry, ...]:
-    """What the table has of an element: every specialisation in f32, else every kernel."""
-    every = element is ElementKind.F32
-    return entries(element) if every else tuple(kernels(element).values())
-
-
-Job = tuple[ElementKind, int]
+Job = tuple[ElementKind, Kind]
 
 
 def jobs() -> list[Job]:
-    return [(element, number) for element in FLOATS for number in range(len(shown(element)))]
+    return [(element, kind) for element in FLOATS for kind in kernels(element)]
 
 
 def head_of(job: Job) -> str:
     """What is known of a row before anything is compiled."""
-    element, number = job
-    entry = shown(element)[number]
-    kernel = entry.step.kernel
-    name = f"{kernel.__module__.split('.')[2]}.{kernel.__name__}"
-    known = (entry.title, f"`{name}`", element.value, entry.step.warps, f"{entry.moved:.3g}")
-    return f"| {' | '.join(map(str, known))} |"
+    element, kind = job
+    entry = kernels(element)[kind]
+    family = entry.step.kernel.__module__.split(".")[2]
+    name = " ".join((f"`{family}.{kind[0]}`", *kind[1:]))
+    known = (entry.title, name, element.value, str(entry.step.warps), f"{entry.moved:.3g}")
+    return f"| {' | '.join(known)} |"
 
 
 def row_of(job: Job) -> str:
-    step = shown(job[0])[job[1]].step
+    step = kernels(job[0])[job[1]].step
     return f"{head_of(job)} {' | '.join(cell_of(remembered(step, target)) for target in TARGETS)} |"
 
 

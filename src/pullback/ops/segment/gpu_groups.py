@@ -124,7 +124,7 @@ class Groups:
     offsets: Scratch | None = None
 
     def flat(
-        self, kernel: Any, items: int, traffic: int, /, tile: Tile = FLAT, **arguments: Any
+        self, kernel: Any, items: int, traffic: int, tile: Tile = FLAT, /, **arguments: Any
     ) -> None:
         """A step over items side by side."""
         grid, own = ceil_div(items, tile.block), {"B": tile.block}
