@@ -62,37 +62,43 @@ def backwards(cursors, n):
 
 
 @by_type
-def sweep(tile, cursors, n, lines, states, rows, left, L):
+def sweep(tile, cursors, n, lines, states, rows, lead, left, L):
     """tile(cursors, size, state, L) -> state, over n steps of `lines` lines.
 
-    The last `left` steps always belong to a part: a tile that looks one step ahead stays inside.
+    The first `lead` steps are a part of their own: then the borders of tiles lie elsewhere. The
+    last `left` steps always belong to a part: a tile that looks one step ahead stays inside.
     """
     return _along if L.literal_value == 1 else _across
 
 
-def _along(tile, cursors, n, lines, states, rows, left, L):
+def _along(tile, cursors, n, lines, states, rows, lead, left, L):
     state = states[0]
-    whole = max(n - left, 0) // rows * rows
-    for k in range(0, whole, rows):
-        state = tile(moved(cursors, k, 0), None, state, L)
-    if whole < n:
-        state = tile(moved(cursors, whole, 0), (n - whole, lines), state, L)
+    k, end = 0, lead
+    for part in range(2):
+        if k < end:
+            state = tile(moved(cursors, k, 0), (end - k, lines), state, L)
+        if part == 0:
+            k = lead + max(n - lead - left, 0) // rows * rows
+            end = n
+            for i in range(lead, k, rows):
+                state = tile(moved(cursors, i, 0), None, state, L)
     states[0] = state
 
 
-def _across(tile, cursors, n, lines, states, rows, left, L):
+def _across(tile, cursors, n, lines, states, rows, lead, left, L):
     full = lines // L * L
-    whole = max(n - left, 0) // rows * rows
-    for k in range(0, whole, rows):
-        for c in range(0, full, L):
-            states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
-        if full < lines:
-            size = (n - k, lines - full)
-            states[full // L] = tile(moved(cursors, k, full), size, states[full // L], L)
-    if whole < n:
-        for c in range(0, lines, L):
-            size = (n - whole, min(lines - c, L))
-            states[c // L] = tile(moved(cursors, whole, c), size, states[c // L], L)
+    k = 0
+    while k < n:
+        whole = k >= lead and k + rows + left <= n
+        start = full if whole else 0
+        if whole:
+            for c in range(0, full, L):
+                states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
+        end = lead if k < lead else n
+        for c in range(start, lines, L):
+            size = (end - k, min(lines - c, L))
+            states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)
+        k = lead if k < lead else k + rows
 
 
 @by_type
@@ -113,14 +119,10 @@ def _back_along(tile, cursors, n, lines, states, rows, L):
 
 def _back_across(tile, cursors, n, lines, states, rows, L):
     full = lines // L * L
-    whole = n // rows * rows
-    if whole < n:
-        for c in range(0, lines, L):
-            size = (n - whole, min(lines - c, L))
-            states[c // L] = tile(moved(cursors, whole, c), size, states[c // L], L)
-    for k in range(whole - rows, -1, -rows):
-        for c in range(0, full, L):
+    for k in range((n - 1) // rows * rows, -1, -rows):
+        start = full if k + rows <= n else 0
+        for c in range(0, start, L):
             states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
-        if full < lines:
-            size = (n - k, lines - full)
-            states[full // L] = tile(moved(cursors, k, full), size, states[full // L], L)
+        for c in range(start, lines, L):
+            size = (n - k, min(lines - c, L))
+            states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)

@@ -10,6 +10,7 @@ for one that the tensor cuts short. Shapes (rows, L) are literals.
 
     load(cursor, size, fill, rows, L)     load_wide: the same in the wide type
     store(cursor, size, v, L)
+    expect(cursor, rows, L)               ask for the memory some tiles ahead
     moved(cursors, k, c)                  the cursors k steps and c lines further on
     turned_round(cursors)                 the same places, walking back
     earlier(v, fill, k, L)  later(...)    step r <- step r -+ k; `fill` comes in from outside
@@ -28,14 +29,18 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from pullback.cpu.emit import (
+    I8,
+    I32,
     I64,
     INLINED,
     LLVM_ELEMENT,
     Lane,
     Scalar,
     Vec,
+    at_most,
     constant,
     lanes_below,
+    llvm_call,
     op,
     shuffle,
     splatted,
@@ -55,6 +60,7 @@ from pullback.cpu.transfer import (
 )
 
 Pointer: Any = types.CPointer
+_AHEAD = 12  # tiles between a request for memory and its use
 
 
 def by_type(choose: Callable) -> Callable:
@@ -73,11 +79,29 @@ def by_type(choose: Callable) -> Callable:
     return chosen
 
 
+def literal(value: int, *args: types.Type) -> tuple:
+    """What an op returns whose result is a number known from the types of its arguments."""
+    number = types.literal(value)
+    return number(*args), lambda b, *_: I64(value)
+
+
 @op
 def lines_across(p: Pointer):
     """How many lines a tile holds across the axis: its eight steps then fit the registers."""
-    lines = types.literal(4 if STORAGE[p.dtype].wide == types.float64 else 8)
-    return lines(p), lambda b, _: I64(lines.literal_value)
+    return literal(4 if STORAGE[p.dtype].wide == types.float64 else 8, p)
+
+
+@op
+def tile_rows(p: Pointer, L: Lane):
+    """How many steps a tile has: along the axis enough to fill the time an operation takes."""
+    along = 16 if STORAGE[p.dtype].wide == types.float64 else 32
+    return literal(along if L.literal_value == 1 else 8, p, L)
+
+
+@op
+def long_rows(p: Pointer, L: Lane):
+    """The same for tiles that take long: twice as much to do at a time pays there."""
+    return literal(32 if L.literal_value == 1 else 8, p, L)
 
 
 @intrinsic(prefer_literal=True)
@@ -202,7 +226,8 @@ class _Tile:
     def load_part(self, steps: ir.Value, lines: ir.Value) -> ir.Value:
         b = self.b
         if self.L == 1:
-            return gathered(b, self.p, self.i, self.step, steps, self.raw)
+            there = at_most(b, steps, self.rows)
+            return gathered(b, self.p, self.i, self.step, there, self.raw)
         # No machine below AVX-512 masks 16-bit lanes: the loop is the shorter code there.
         parts = []
         for row in range(self.rows):
@@ -231,7 +256,7 @@ class _Tile:
     def store_part(self, v: ir.Value, steps: ir.Value, lines: ir.Value) -> None:
         b = self.b
         if self.L == 1:
-            scattered(b, self.p, self.i, self.step, steps, v)
+            scattered(b, self.p, self.i, self.step, at_most(b, steps, self.rows), v)
             return
         for row in range(self.rows):
             count, line = _lines_at(b, row, steps, lines), self._step_of(v, row)
@@ -267,6 +292,24 @@ def _loader(wide: bool) -> Callable:
 
 
 load, load_wide = _loader(wide=False), _loader(wide=True)
+
+
+@op
+def expect(cursor: types.BaseTuple, rows: Lane, L: Lane):
+    """Ask for the memory some tiles ahead, along the axis: a tile that takes long hides it."""
+
+    def emit(b, cursor_, _rows, _L):
+        if L.literal_value > 1:
+            return
+        p, i, step = (b.extract_value(cursor_, k) for k in range(3))
+        line = 64 // lane_bytes(ir.VectorType(LLVM_ELEMENT[cursor[0].dtype], 1))
+        for k in range(0, rows.literal_value, line):
+            there = b.add(i, b.mul(step, I64(_AHEAD * rows.literal_value + k)))
+            where = b.bitcast(b.gep(p, [there]), I8.as_pointer())
+            kind = [where.type]
+            llvm_call(b, "prefetch", ir.VoidType(), [where, I32(0), I32(3), I32(1)], kind)
+
+    return types.void(cursor, rows, L), emit
 
 
 @op

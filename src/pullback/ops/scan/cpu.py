@@ -6,16 +6,21 @@ from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.kinds import ScanKind, TieRule
+from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import Phase, Program, grain_for, streams
 from pullback.ops.scan import cpu_extremum as extremum
 from pullback.ops.scan import cpu_logsumexp as logsumexp
+from pullback.ops.scan import cpu_logsumexp_backward as logsumexp_backward
 from pullback.ops.scan import cpu_product as product
 from pullback.ops.scan import cpu_sum as sum_
 from pullback.ops.scan.contract import keeps_y
 from pullback.tensor.layout import along_axis
 
 K, T = ScanKind, TieRule
+# Kernels that threads share one line with, used where there are few lines, and long ones.
+CHAINED = {sum_.cumsum_along: sum_.cumsum_chained}
+FEW_LINES = 16
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
@@ -53,12 +58,21 @@ def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
     elif desc.kind in (K.CUMMAX, K.CUMMIN):
         option, reverse, side = _sign(desc), desc.reverse, extremum.SIDE
         name = desc.ties.value + "_backward"
-        kernels = getattr(extremum, name + "_along"), getattr(extremum, name + "_across")
+        kernels = (
+            getattr(extremum, name + "_along"),
+            getattr(extremum, name + "_across"),
+        )
     elif y is None:
-        kernels = logsumexp.logcumsumexp_recomputed_along, logsumexp.logcumsumexp_recomputed_across
-        reverse, side = desc.reverse, logsumexp.SIDE
+        kernels = (
+            logsumexp_backward.logcumsumexp_recomputed_along,
+            logsumexp_backward.logcumsumexp_recomputed_across,
+        )
+        reverse, side = desc.reverse, logsumexp_backward.SIDE
     else:
-        kernels = logsumexp.logcumsumexp_backward_along, logsumexp.logcumsumexp_backward_across
+        kernels = (
+            logsumexp_backward.logcumsumexp_backward_along,
+            logsumexp_backward.logcumsumexp_backward_across,
+        )
         side = 128 * (4 if desc.element.accumulator is ElementKind.F64 else 8)
     return _program(desc, views, kernels, reverse, option, side)
 
@@ -72,28 +86,30 @@ def _sign(desc: Any) -> int:
 def _program(desc, views, kernels, reverse, option, side=None) -> Program:
     present = next(v for v in views if v is not None)
     strides = [(v or present).strides for v in views]
-    strides += [present.strides] * (4 - len(strides))
+    strides += [present.strides] * (TENSORS_WALKED - len(strides))
     loops = along_axis(desc.input_shape, desc.scan_axis, strides)
-    n = loops.extent
-    tensors = sum(v is not None for v in views)
+    n, lines = loops.extent, loops.rest.count
+    columns = strip = 1
+    items, links = lines if n else 0, 0
     across = 4 if desc.element.accumulator is ElementKind.F64 else 8
+    kernel = kernels[loops.columns]
     if loops.columns:
         columns, strip = loops.rest.extents[-1], side or 256 * across
-        items = loops.rest.count // columns * -(-columns // strip) if n and columns else 0
-    else:
-        columns = strip = 1
-        items = loops.rest.count if n else 0
+        items = lines // columns * -(-columns // strip) if n and columns else 0
+    elif kernel in CHAINED and 0 < lines < FEW_LINES and n >= 2 * sum_.CHUNK:
+        kernel = CHAINED[kernel]
+        items, strip, links = lines * -(-n // sum_.CHUNK), lines, lines
+    tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
-    phase = Phase(kernels[loops.columns], items, grain_for(size))
-    pad = (0,) * (4 - len(views))
-    stream = int(streams(n * loops.rest.count * desc.element.itemsize))
+    phase = Phase(kernel, items, 1 if links else grain_for(size))
     words = (
-        *pad,
+        *(0,) * (TENSORS_WALKED - len(views)),
         columns,
         strip,
-        stream,
+        int(streams(n * lines * desc.element.itemsize)),
         option,
         -1 if desc.reverse else 0,
         *axis_words(loops, reverse),
+        *(0,) * (LINK_WORDS * links),
     )
     return Program((phase,), words)

@@ -46,14 +46,14 @@ from pullback.cpu.vector import (
     splat,
     to_i64,
 )
-from pullback.ops.scan.cpu_sum import ROWS
+from pullback.ops.scan.cpu_sum import BLOCK
 
 CELLS = 256
 # The backward looks at this many elements at once: their records wait on the stack.
 CHUNK = 4096
 SIDE = 256
-SIDE_CELLS, SIDE_STEP = SIDE // 4, SIDE // ROWS
-ALONG = CHUNK // ROWS
+SIDE_CELLS, SIDE_STEP = SIDE // 4, SIDE // BLOCK
+ALONG = CHUNK // BLOCK
 FLAGS = CHUNK * SIDE_STEP // 4
 INFINITY = math.inf
 
@@ -130,7 +130,7 @@ def _forward(simple, wins):
     @inlined
     def values(at, size, state, L):
         x, y, sign = at
-        v = flipped(load(x, size, 0.0, ROWS, L), sign)
+        v = flipped(load(x, size, 0.0, BLOCK, L), sign)
         y_ = running(v, state[0], simple, wins, L)
         store(y, size, flipped(y_, sign), L)
         return (last(y_, L),)
@@ -139,7 +139,7 @@ def _forward(simple, wins):
     def with_indices(at, size, state, L):
         x, y, indices, sign, direction = at
         best, holder, position = state
-        v = flipped(load(x, size, 0.0, ROWS, L), sign)
+        v = flipped(load(x, size, 0.0, BLOCK, L), sign)
         y_ = running(v, best, simple, wins, L)
         record = wins(v, earlier(y_, spread(best, v), 1, L))
         steps = _highest(select(record, step_numbers(as_int(v), L), -1), L)
@@ -150,7 +150,7 @@ def _forward(simple, wins):
         )
         store(y, size, flipped(y_, sign), L)
         store(indices, size, there, L)
-        return last(y_, L), last(there, L), position + ((ROWS ^ direction) - direction)
+        return last(y_, L), last(there, L), position + ((BLOCK ^ direction) - direction)
 
     @inlined
     def scan_values(task, lo, hi, cells, L):
@@ -162,7 +162,7 @@ def _forward(simple, wins):
             for c in range(0, lines, L):
                 begin = load(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
                 states[c // L] = (flipped(begin, sign),)
-            sweep(values, at, length(task), lines, states, ROWS, 0, L)
+            sweep(values, at, length(task), lines, states, BLOCK, 0, 0, L)
         fence()
 
     @inlined
@@ -187,7 +187,7 @@ def _forward(simple, wins):
             for c in range(0, lines, L):
                 begin = load(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
                 states[c // L] = flipped(begin, sign), splat(origin, L), origin
-            sweep(with_indices, at, length(task), lines, states, ROWS, 0, L)
+            sweep(with_indices, at, length(task), lines, states, BLOCK, 0, 0, L)
         fence()
 
     return scan_values, scan_indices
@@ -218,7 +218,7 @@ def _any_step(m, L):
 @by_type
 def _cell(i, L):
     """Where the records of a tile are: one word for each."""
-    rows = ROWS if L.literal_value == 1 else L.literal_value
+    rows = BLOCK if L.literal_value == 1 else L.literal_value
     return lambda i, L: i // rows
 
 
@@ -231,7 +231,7 @@ def gradient_tile(at, size, state, L):
     """
     dy, dx, flags = at
     carry, seen, held, where, position = state
-    g = load_wide(dy, size, -0.0, ROWS, L)
+    g = load_wide(dy, size, -0.0, BLOCK, L)
     records = lanes_of(flags[0][_cell(flags[1], L)], g)
     if any_lane(records):
         keep = ~later(records, False, 1, L)
@@ -254,7 +254,7 @@ def gradient_tile(at, size, state, L):
     else:
         store(dx, size, like(g, 0.0), L)
         carry += first(suffix_sums(g, L), L)
-    return carry, seen, held, where, position - ROWS
+    return carry, seen, held, where, position - BLOCK
 
 
 def _backward(maybe, simple, wins):
@@ -262,7 +262,7 @@ def _backward(maybe, simple, wins):
     def record_tile(at, size, state, L):
         x, flags, sign = at
         best = state[0]
-        v = flipped(load(x, size, 0.0, ROWS, L), sign)
+        v = flipped(load(x, size, 0.0, BLOCK, L), sign)
         before = spread(best, v)
         records = maybe(v, before)
         if any_lane(records):
@@ -276,7 +276,7 @@ def _backward(maybe, simple, wins):
     def scan(task, lo, hi, cells, side, entries, L):
         p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
         sign, n = word(task, OPTION), length(task)
-        sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, ROWS, L)
+        sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, BLOCK, L)
         bests = stack((first(sample, L),), cells)
         nothing = filled_wide(p, -0.0, L)
         nowhere = splat(0, L)
@@ -296,14 +296,14 @@ def _backward(maybe, simple, wins):
                 steps = min(CHUNK, n - begin)
                 marks = flags, 0, side, False
                 at = moved((x,), begin, 0)[0], marks, sign
-                sweep(record_tile, at, steps, lines, bests, ROWS, 0, L)
-                final = begin + (steps - 1) // ROWS * ROWS
+                sweep(record_tile, at, steps, lines, bests, BLOCK, 0, 0, L)
+                final = begin + (steps - 1) // BLOCK * BLOCK
                 for c in range(0, lines, L):
                     sums[c // L] = nothing, unseen, nothing, nowhere, final
                     if begin == 0:
                         flags[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
                 at_ = moved((dy, dx), begin, 0)
-                sweep_back(gradient_tile, (at_[0], at_[1], marks), steps, lines, sums, ROWS, L)
+                sweep_back(gradient_tile, (at_[0], at_[1], marks), steps, lines, sums, BLOCK, L)
                 for c in range(0, lines, L):
                     head, seen, held, where, _ = sums[c // L]
                     place, total = pending[c // L]

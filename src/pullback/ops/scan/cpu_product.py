@@ -39,6 +39,7 @@ from pullback.cpu.vector import (
     to_f32,
     to_f64,
 )
+from pullback.ops.scan.cpu_sum import one_nan
 
 CELLS = 256
 # Where y is recomputed: steps whose products wait on the stack, and how many lines fit there.
@@ -104,7 +105,7 @@ def _product_plain(at, size, state, L):
     x, y = at
     carry, error = state
     v = products(to_f64(load(x, size, 1.0, _rows(x[0]), L)), L)
-    store(y, size, _narrowed(y[0], spread(carry, v) * v), L)
+    store(y, size, one_nan(_narrowed(y[0], spread(carry, v) * v)), L)
     return carry * last(v, L), error
 
 
@@ -116,7 +117,7 @@ def _product_compensated(at, size, state, L):
     error = fma(carry, v, -product) + error * v
     # Where a product left the range, its error is no number.
     error = select((absolute(product) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
-    store(y, size, product + error, L)
+    store(y, size, one_nan(product + error), L)
     return product, error
 
 
@@ -130,7 +131,7 @@ def _cumprod(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             states[c // L] = start
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-        sweep(product_tile, at, length(task), lines, states, _rows(p), 0, L)
+        sweep(product_tile, at, length(task), lines, states, _rows(p), 0, 0, L)
     fence()
 
 
@@ -197,7 +198,7 @@ def _recurrence_plain(at, size, state, L):
         for _ in range(4):
             one_by_one = g + earlier(v * one_by_one, spread(later, v), 1, L)
         r = select(_any_step(infinite, L), one_by_one, r)
-    store(dx, size, _narrowed(dx[0], before * r), L)
+    store(dx, size, one_nan(_narrowed(dx[0], before * r)), L)
     return last(v, L) * last(r, L), error
 
 
@@ -212,7 +213,8 @@ def _recurrence_compensated(at, size, state, L):
     error = select((absolute(r) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
     correction = before * error
     plain = before * r
-    store(dx, size, select(absolute(correction) < INFINITY, fma(before, r, correction), plain), L)
+    corrected = fma(before, r, correction)
+    store(dx, size, one_nan(select(absolute(correction) < INFINITY, corrected, plain)), L)
     later = v * r
     error = fma(v, r, -later) + v * error
     error = select((absolute(later) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
@@ -236,7 +238,7 @@ def _cumprod_backward(task, lo, hi, cells, L):
             cursor(task, y, 3, line, L),
             None,
         )
-        sweep(recurrence_tile, at, length(task), lines, states, _rows(x), 1, L)
+        sweep(recurrence_tile, at, length(task), lines, states, _rows(x), 0, 1, L)
     fence()
 
 
@@ -286,7 +288,7 @@ def _cumprod_recomputed(task, lo, hi, cells, L):
             states[c // L] = none
         # The product before each chunk goes to the workspace; a single chunk needs none.
         for chunk in range(chunks - 1):
-            sweep(total_tile, moved(xs, chunk * CHUNK, 0), CHUNK, lines, totals, 4, 0, L)
+            sweep(total_tile, moved(xs, chunk * CHUNK, 0), CHUNK, lines, totals, 4, 0, 0, L)
             here = saved, (line * chunks + chunk * lines), 0, False
             for c in range(0, lines, L):
                 there = moved((here,), 0, c)[0]
@@ -301,12 +303,12 @@ def _cumprod_recomputed(task, lo, hi, cells, L):
             begin = chunk * CHUNK
             steps = min(CHUNK, n - begin)
             before = scratch, 0, lines, False
-            sweep(before_tile, (moved(xs, begin, 0)[0], before), steps, lines, totals, 4, 0, L)
+            sweep(before_tile, (moved(xs, begin, 0)[0], before), steps, lines, totals, 4, 0, 0, L)
             at = moved(
                 (cursor(task, dy, 0, line, L), cursor(task, dx, 1, line, L), xs[0]), begin, 0
             )
             there = moved((at[0], at[1], at[2], None, before), steps - 1, 0)
-            sweep(recurrence_tile, turned_round(there), steps, lines, states, 4, 0, L)
+            sweep(recurrence_tile, turned_round(there), steps, lines, states, 4, 0, 0, L)
     fence()
 
 

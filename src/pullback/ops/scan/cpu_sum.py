@@ -1,13 +1,34 @@
-"""Running sums: y[j] = x[0] + … + x[j]. The backward is the same walk from the far end."""
+"""Running sums: y[j] = x[0] + … + x[j]. The backward is the same walk from the far end.
 
+A line is cut into chunks, wherever it lies and whoever computes it: the sum of a chunk is taken on
+its own, and `base` is the sum of the chunks before. So a long line can be shared by threads.
+"""
+
+import math
+
+from pullback.cpu.chain import is_turn, link_of, pass_on, received, wait_for_turn
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer
+from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import fence, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.sweep import cursor, length, strip_of, sweep
-from pullback.cpu.tiles import earlier, last, lines_across, load_wide, spread, stack, store
+from pullback.cpu.sweep import STRIP, cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import in_blocks
+from pullback.cpu.tiles import (
+    earlier,
+    last,
+    lines_across,
+    load_wide,
+    moved,
+    spread,
+    stack,
+    store,
+    tile_rows,
+)
+from pullback.cpu.vector import any_lane, is_nan, select
 
-ROWS = 8
+BLOCK = 8
+CHUNK = 1 << 15
+NAN = math.nan
 CELLS = 256
 
 
@@ -20,26 +41,48 @@ def sums(v, L):
 
 
 @inlined
+def one_nan(v):
+    """One NaN for all: which of two a machine keeps depends on the order of operands."""
+    return select(is_nan(v), NAN, v)
+
+
+@inlined
+def running_sum(tiles, state, L):
+    total, base = state
+    v = sums(tiles[0], L)
+    return spread(base + total, v) + v, (total + last(v, L), base)
+
+
+@inlined
 def sum_tile(at, size, state, L):
     x, y = at
-    carry = state[0]
-    v = sums(load_wide(x, size, -0.0, ROWS, L), L)
-    store(y, size, spread(carry, v) + v, L)
-    return (carry + last(v, L),)
+    v = load_wide(x, size, -0.0, tile_rows(x[0], L), L)
+    v, state = in_blocks(running_sum, (v,), state, BLOCK, L)
+    # A sum that was NaN stays NaN.
+    if any_lane(is_nan(state[0] + state[1])):
+        v = one_nan(v)
+    store(y, size, v, L)
+    return state
 
 
 @inlined
 def _cumsum(task, lo, hi, cells, L):
-    p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
+    p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
     # -0.0 is what changes no sum: 0.0 would turn a sum of negative zeros positive.
-    start = (filled_wide(p, -0.0, L),)
-    states = stack(start, cells)
+    none = filled_wide(p, -0.0, L)
+    states = stack((none, none), cells)
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
         for c in range(0, lines, L):
-            states[c // L] = start
+            states[c // L] = none, none
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-        sweep(sum_tile, at, length(task), lines, states, ROWS, 0, L)
+        for begin in range(0, n, CHUNK):
+            steps = min(CHUNK, n - begin)
+            there = moved(at, begin, 0)
+            sweep(sum_tile, there, steps, lines, states, tile_rows(p, L), 0, 0, L)
+            for c in range(0, lines, L):
+                total, base = states[c // L]
+                states[c // L] = none, base + total
     fence()
 
 
@@ -51,3 +94,38 @@ def cumsum_along(task, lo, hi):
 @kernel
 def cumsum_across(task, lo, hi):
     _cumsum(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+
+
+@inlined
+def total_tile(at, size, state, L):
+    v = load_wide(at[0], size, -0.0, tile_rows(at[0][0], L), L)
+    return in_blocks(running_sum, (v,), state, BLOCK, L)[1]
+
+
+@kernel
+def cumsum_chained(task, lo, hi):
+    """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so that
+    the chunk after it need not wait for the scan of this one."""
+    p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
+    lines, rows = word(task, STRIP), tile_rows(p, 1)
+    none = filled_wide(p, -0.0, 1)
+    states = stack((none, none), 1)
+    for item in range(lo, hi):
+        chunk = item // lines
+        line = item - chunk * lines
+        link, begin = link_of(task, line), chunk * CHUNK
+        steps = min(CHUNK, n - begin)
+        at = moved((cursor(task, p, 0, line, 1), cursor(task, q, 1, line, 1)), begin, 0)
+        early = begin + steps < n and not is_turn(link, chunk)
+        if early:
+            states[0] = none, none
+            sweep(total_tile, at, steps, 1, states, rows, 0, 0, 1)
+        wait_for_turn(link, chunk)
+        base = received(link, none) if chunk > 0 else none
+        if early:
+            pass_on(link, chunk, base + states[0][0])
+        states[0] = none, base
+        sweep(sum_tile, at, steps, 1, states, rows, 0, 0, 1)
+        if not early:
+            pass_on(link, chunk, base + states[0][0])
+    fence()

@@ -1,0 +1,76 @@
+"""Scan kernels as such: vector code, CPUs without F16C, lines shared by threads, one NaN."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback
+from pullback.contract.element import ElementKind
+from pullback.ops.scan import cpu_sum
+
+OLD_CPU = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
+SCAN_OF_HALVES = """
+import hashlib, numpy as np, pullback
+x = np.random.default_rng(3).standard_normal((3, 301)).astype(np.float16)
+print(hashlib.sha256(pullback.cumsum(x).tobytes()).hexdigest())
+"""
+
+
+def _columns(x: Any) -> Any:
+    """The same lines side by side: walked across instead of along."""
+    return np.ascontiguousarray(x.T).T
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for x86 instructions")
+def test_sums_are_vector_code() -> None:
+    code = cpu_sum.cumsum_along.assembly(ElementKind.F32)
+    assert len(re.findall(r"\bv?addpd\b", code)) > 3
+    assert not re.findall(r"\bcallq?\b.*\b(exp|log|memcpy)", code)
+
+
+def test_halves_need_no_conversion_instructions() -> None:
+    run = [sys.executable, "-c", SCAN_OF_HALVES]
+    old = subprocess.run(
+        run, env={**os.environ, **OLD_CPU}, capture_output=True, text=True, check=False
+    )
+    assert old.returncode == 0, old.stderr
+    x = np.random.default_rng(3).standard_normal((3, 301)).astype(np.float16)
+    assert old.stdout.strip() == hashlib.sha256(pullback.cumsum(x).tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_long_line_is_shared(reverse: bool) -> None:
+    n = 5 * cpu_sum.CHUNK + 77
+    x = np.random.default_rng(4).standard_normal((1, n)).astype(np.float32)
+    wanted = pullback.cumsum(_columns(np.repeat(x, 9, 0)), reverse=reverse)[:1]
+    threads = pullback.get_num_threads()
+    try:
+        for count in (1, 2, 3, 8):
+            pullback.set_num_threads(count)
+            assert pullback.cumsum(x, reverse=reverse).tobytes() == wanted.tobytes(), count
+    finally:
+        pullback.set_num_threads(threads)
+    exact = np.cumsum(x[:, :: -1 if reverse else 1].astype(np.longdouble), axis=1)
+    exact = exact[:, :: -1 if reverse else 1]
+    assert np.abs(wanted - exact).max() <= np.spacing(np.float32(np.abs(exact).max()))
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_all_nans_are_the_same(name: str) -> None:
+    x = np.random.default_rng(5).standard_normal((9, 50)).astype(np.float32)
+    x[0, 7], x[1, 20], x[2, 3], x[2, 9] = np.nan, -np.nan, np.inf, -np.inf
+    x[3, 30] = np.array([0xFFC12345], np.uint32).view(np.float32)[0]
+    x[4, 2], x[4, 5] = np.inf, 0
+    along = getattr(pullback, name)(x)
+    across = getattr(pullback, name)(_columns(x))
+    assert np.array_equal(along.view(np.uint32), np.ascontiguousarray(across).view(np.uint32))
+    assert set(along[np.isnan(along)].view(np.uint32)) == {0x7FC00000}
