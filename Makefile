@@ -8,7 +8,9 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.core
 	$(BIN)/pullback demo
 
+# Kernels are compiled ahead, on all cores: otherwise two test processes compile the same one twice.
 test: $(VENV)/.all lint
+	$(BIN)/pullback warm
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-slow: $(VENV)/.all

@@ -112,3 +112,9 @@ class _CacheImpl(CompileResultCacheImpl):
 
 class KernelCache(FunctionCache):
     _impl_class = _CacheImpl
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Without Numba's tables of all it can compile, which take longer to fill than a kernel to
+        load: machine code needs none, and whoever compiles fills them."""
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)

@@ -338,6 +338,7 @@ def load_execute() -> tuple[Callable[[int, int, int, int], int], int]:
     """`execute` for Python, which calls it without the GIL, and its address for native code."""
     dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(execute)
     dispatcher._cache = KernelCache(execute)
-    address = native_address(dispatcher, INT(INT, INT, INT, INT))
-    dispatcher.disable_compile()
-    return dispatcher, address
+    signature = INT(INT, INT, INT, INT)
+    address = native_address(dispatcher, signature)
+    # Not the dispatcher, which would look at the types of the arguments at every call.
+    return dispatcher.get_compile_result(signature).entry_point, address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
 from pullback.contract.record import PlanRecord, Slot
-from pullback.cpu.block import TENSORS
+from pullback.cpu.block import TENSORS, WORKSPACE
 from pullback.cpu.pool import entry
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
@@ -103,9 +104,13 @@ def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
 
 
 class NativeRunner:
-    """Runs a program of Numba kernels on the thread pool."""
+    """Runs a program of Numba kernels on the thread pool.
 
-    __slots__ = ("_copy", "_end", "_execute", "_phases", "_program", "_start", "_template")
+    A launch needs a block of its own to tell kernels where the tensors are, for they write to it.
+    Blocks are used again: to make one takes as long as to run a small kernel. A list hands them out
+    without a lock, and a block that nobody returns is only memory."""
+
+    __slots__ = ("_execute", "_fill", "_idle", "_phases", "_program", "_start", "_template")
 
     def __init__(self, program: Any, element: Any, slots: int) -> None:
         from pullback.cpu.program import encode
@@ -113,15 +118,21 @@ class NativeRunner:
         words = tuple(encode(program.phases, element, program.index))
         self._program = (ctypes.c_int64 * len(words))(*words)
         self._start, self._phases = ctypes.addressof(self._program), len(program.phases)
-        self._end = TENSORS + slots
-        block = (0,) * self._end + program.words
-        layout = ctypes.c_int64 * len(block)
-        self._copy, self._template = layout.from_buffer_copy, bytes(layout(*block))
+        block = (0,) * (TENSORS + slots) + program.words
+        self._template = struct.pack(f"{len(block)}q", *block)
+        self._fill = struct.Struct(f"{1 + slots}q").pack_into
+        self._idle: list[tuple[memoryview, int]] = []
         self._execute = entry()
 
     def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
-        block = self._copy(self._template)
-        block[3] = workspace
-        block[TENSORS : self._end] = addresses  # type: ignore[call-overload]
-        status = self._execute(self._start, self._phases, ctypes.addressof(block), threads)
-        return status, block[1], block[2]
+        try:
+            block, at = self._idle.pop()
+        except IndexError:
+            memory = (ctypes.c_char * len(self._template))()
+            block, at = memoryview(memory).cast("B"), ctypes.addressof(memory)
+        block[:] = self._template
+        self._fill(block, 8 * WORKSPACE, workspace, *addresses)
+        status = self._execute(self._start, self._phases, at, threads)
+        details = struct.unpack_from("2q", block, 8) if status else (0, 0)
+        self._idle.append((block, at))
+        return status, *details
