@@ -173,6 +173,18 @@ def test_the_negative_bit_is_seen() -> None:
     assert torch.equal(pullback.cumsum(negated), pullback.cumsum(-x))
 
 
+def test_subclasses_keep_their_shapes_apart() -> None:
+    class Named(torch.Tensor):  # type: ignore[misc]
+        pass
+
+    for extent in (3, 5):
+        x = torch.rand(extent, extent).as_subclass(Named)
+        y = pullback.cumsum(x)
+        assert torch.equal(
+            y.as_subclass(torch.Tensor), pullback.cumsum(x.as_subclass(torch.Tensor))
+        )
+
+
 # --- the surroundings of a call -----------------------------------------------------------------
 
 

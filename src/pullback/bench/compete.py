@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,16 +91,16 @@ class Judge:
 
 
 def own_contestants(problem: Problem) -> list[Contestant]:
-    """pullback twice: the function that allocates, and the plan into given outputs."""
-    into, outs = problem.into_outputs()
+    """pullback twice: the function that allocates, and its plan into given outputs."""
 
     def fetch(value: Any) -> tuple[Array, ...]:
         return value if isinstance(value, tuple) else (value,)
 
-    return [
-        Contestant(OURS, problem.allocating, fetch),
-        Contestant(INTO, into, lambda _: tuple(outs)),
-    ]
+    allocating = Contestant(OURS, problem.allocating, fetch)
+    if not problem.planned:
+        return [allocating]
+    into, outs = problem.into_outputs()
+    return [allocating, Contestant(INTO, into, lambda _: tuple(outs))]
 
 
 def keeps_bits(problem: Problem, threads: int) -> bool:
@@ -149,13 +150,15 @@ def measure(row: Row, libraries: tuple[str, ...], effort: Effort, threads: int) 
     )  # fmt: skip
 
 
+def _itself(contestant: Contestant) -> Contestant:
+    return contestant
+
+
 def _entries(
     row: Row, contest: Contest, libraries: tuple[str, ...], threads: int
 ) -> dict[str, Callable[[], Contestant | None]]:
-    allocating, into = own_contestants(contest.problem)
     entries: dict[str, Callable[[], Contestant | None]] = {
-        OURS: lambda: allocating,
-        INTO: lambda: into,
+        own.name: partial(_itself, own) for own in own_contestants(contest.problem)
     }
     tables = families()[row.family].peers
 

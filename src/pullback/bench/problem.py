@@ -57,9 +57,15 @@ class Problem:
 
     @cached_property
     def call(self) -> Call:
+        """What the function asks of a plan."""
         function = self.subject.function
         bound = function.bind((), self._given)
         return function.body(**function.views(bound))
+
+    @property
+    def planned(self) -> bool:
+        """Whether one plan answers the call; a sparse gradient has no size before it is known."""
+        return not self.arguments.get("sparse")
 
     def into_outputs(self, threads: int | None = None) -> tuple[Callable[[], None], list[Array]]:
         """The plan behind the call, run into outputs allocated once."""
@@ -82,6 +88,9 @@ class Problem:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of the tensors read and written, each once."""
+        if not self.planned:
+            arrays = (*self.arguments.values(), *self.answer())
+            return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
         call, total = self.call, 0
         for slot in call.plan.record.slots:
             view = call.tensors.get(slot.name)
@@ -100,6 +109,8 @@ class Problem:
     @cached_property
     def elements(self) -> int:
         """Elements of the largest tensor: what a cost per element is counted in."""
+        if not self.planned:
+            return max(v.size for v in self.arguments.values() if isinstance(v, np.ndarray))
         shapes = [spec.shape for spec in self.call.specs]
         shapes += [v.shape for v in self.call.tensors.values() if isinstance(v, TensorRef)]
         return max(prod(shape) for shape in shapes)
