@@ -12,10 +12,13 @@ from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import fence, filled_wide
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import STRIP, cursor, length, strip_of, sweep
-from pullback.cpu.tile_blocks import in_blocks
+from pullback.cpu.tile_blocks import in_blocks, in_blocks_back
 from pullback.cpu.tiles import (
+    by_type,
     earlier,
+    first,
     last,
+    later,
     lines_across,
     load_wide,
     moved,
@@ -58,11 +61,69 @@ def sum_tile(at, size, state, L):
     x, y = at
     v = load_wide(x, size, -0.0, tile_rows(x[0], L), L)
     v, state = in_blocks(running_sum, (v,), state, BLOCK, L)
+    store_sums(y, size, v, state, L)
+    return state
+
+
+@inlined
+def store_sums(y, size, v, state, L):
     # A sum that was NaN stays NaN.
     if any_lane(is_nan(state[0] + state[1])):
         v = one_nan(v)
     store(y, size, v, L)
+
+
+# Against the order of memory, lanes stay as they lie and the sums are those of the later ones: to
+# turn every vector round, there and back, takes longer than to sum it.
+
+
+@inlined
+def running_sum_against(tiles, state, L):
+    total, base = state
+    v = tiles[0]
+    v += later(v, -0.0, 1, L)
+    v += later(v, -0.0, 2, L)
+    v += later(v, -0.0, 4, L)
+    return spread(base + total, v) + v, (total + first(v, L), base)
+
+
+@inlined
+def sum_tile_against(at, size, state, L):
+    x, y = at
+    v = load_wide(x, size, -0.0, tile_rows(x[0], L), L)
+    v, state = in_blocks_back(running_sum_against, (v,), state, BLOCK, L)
+    store_sums(y, size, v, state, L)
     return state
+
+
+@by_type
+def sweep_sums(at, n, lines, states, rows, L):
+    """`sum_tile` over n steps; without a look at the strides of every tile where there are none."""
+    if L.literal_value > 1:
+        return _sweep_sums
+
+    def any_way(at, n, lines, states, rows, L):
+        x, y = at
+        state, whole = states[0], n // rows * rows
+        if x[2] == 1 and y[2] == 1:
+            for k in range(0, whole, rows):
+                here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
+                state = sum_tile(here, None, state, L)
+        elif x[2] == -1 and y[2] == -1:
+            for k in range(rows - 1, whole, rows):
+                here = (x[0], x[1] - k, 1, x[3]), (y[0], y[1] - k, 1, y[3])
+                state = sum_tile_against(here, None, state, L)
+        else:
+            whole = 0
+        states[0] = state
+        _sweep_sums(moved(at, whole, 0), n - whole, lines, states, rows, L)
+
+    return any_way
+
+
+@inlined
+def _sweep_sums(at, n, lines, states, rows, L):
+    sweep(sum_tile, at, n, lines, states, rows, 0, 0, L)
 
 
 @inlined
@@ -79,7 +140,7 @@ def _cumsum(task, lo, hi, cells, L):
         for begin in range(0, n, CHUNK):
             steps = min(CHUNK, n - begin)
             there = moved(at, begin, 0)
-            sweep(sum_tile, there, steps, lines, states, tile_rows(p, L), 0, 0, L)
+            sweep_sums(there, steps, lines, states, tile_rows(p, L), L)
             for c in range(0, lines, L):
                 total, base = states[c // L]
                 states[c // L] = none, base + total
@@ -125,7 +186,7 @@ def cumsum_chained(task, lo, hi):
         if early:
             pass_on(link, chunk, base + states[0][0])
         states[0] = none, base
-        sweep(sum_tile, at, steps, 1, states, rows, 0, 0, 1)
+        sweep_sums(at, steps, 1, states, rows, 1)
         if not early:
             pass_on(link, chunk, base + states[0][0])
     fence()
