@@ -106,7 +106,8 @@ def _program(desc, views, kernels, reverse, option, side=None) -> Program:
         *(0,) * (TENSORS_WALKED - len(views)),
         columns,
         strip,
-        int(streams(n * lines * desc.element.itemsize)),
+        # Across, a line of memory is written in several pieces: they must meet in the cache.
+        int(not loops.columns and streams(n * lines * desc.element.itemsize)),
         option,
         -1 if desc.reverse else 0,
         *axis_words(loops, reverse),
