@@ -16,6 +16,7 @@ contiguous accesses, anything else goes lane by lane. Nothing assumes alignment 
            compress_store(p, i, v, mask)    the selected lanes side by side; returns how many
     typed  filled(p, x, n)  scalar(p, x)  filled_wide  scalar_wide   x in p's compute or wide type
     plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  prefetch(p, i)  fence()
+           on_stack(p, n)                   room for n elements of p's kind
            as_f32_pointer(address)  and f64 i32 i64 i16 u16 u8
 """
 
@@ -303,6 +304,20 @@ def is_aligned(p: Pointer, i: Index, bytes: Index):
         return b.icmp_unsigned("==", b.and_(at, b.sub(bytes_, I64(1))), I64(0))
 
     return types.boolean(p, types.int64, types.int64), emit
+
+
+@op
+def on_stack(p: Pointer, n: Lane):
+    """Room for n elements of p's kind on the stack, on a cache line of its own."""
+    element = LLVM_ELEMENT[p.dtype]
+
+    def emit(b, _p, _n):
+        with b.goto_entry_block():
+            memory = b.alloca(ir.ArrayType(element, n.literal_value))
+            memory.align = 64
+        return b.bitcast(memory, element.as_pointer())
+
+    return p(p, n), emit
 
 
 @op

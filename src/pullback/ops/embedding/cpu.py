@@ -149,9 +149,10 @@ def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
     room = at.Room()
     values = id_tables(room, desc.num_indices, 0, sort=False)
     values |= _common(desc) | _bag_tables(room, desc)
-    parts = maxima.PARTS if desc.mode == "max" else bag.PARTS
+    parts = maxima.PARTS if desc.mode == "max" else sums.PARTS
     values |= long_tables(room, desc.num_indices, desc.embedding_dim, parts)
     values |= {
+        at.MAPPING: at.BY_INDEX,
         at.SEGMENTS: desc.num_bags,
         at.PADDING: -1,
         at.OFFSETS_AT: values[at.BORDERS_AT],
@@ -180,21 +181,27 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
         at.WINNERS_ROW: _step(winners),
         at.WINNERS_STEP: _step(winners, 1),
     }
+    is_max = desc.mode == "max"
+    values[at.SCALING] = at.NUMBERED if is_max else _scaling(weights)
     phases = _bag_phases(values, offsets)
     if values[at.STRICT] and prepared is None:
         phases += check_phases(values)
     if desc.embedding_dim:
-        is_max = desc.mode == "max"
-        walk = maxima.bag_maxima if is_max else bag.bag_sums
-        combine = maxima.combine_maxima if is_max else bag.combine_mapped
+        walk = maxima.bag_maxima if is_max else sums.sum_segments
+        combine = maxima.combine_maxima if is_max else sums.combine_sums
         phases += (
             clear_phase(values),
             _walk(walk, values, desc),
-            strip_phase(combine, values, desc.embedding_dim),
+            # Maxima look at ids again, to say which rows they came from.
+            replace(strip_phase(combine, values, desc.embedding_dim), index=ids.element),
         )
     rows = at.row_loops(at.all_axes(ids))
     words = at.layout_words(len(views), (values, rows, at.last_axis([weight, out])))
     return Program(phases, words, ids.element)
+
+
+def _scaling(weights: TensorRef | None) -> int:
+    return at.UNSCALED if weights is None else at.BY_WEIGHT
 
 
 def _walk(kernel: Any, values: Values, desc: Any) -> Phase:
@@ -213,7 +220,7 @@ def _backward_tables(desc: Any) -> tuple[at.Room, Values, Values]:
     if desc.mode == "mean":
         values[at.BAG_SIZES_AT] = room.take(desc.num_bags)
     if not is_max:
-        return room, values | long_tables(room, rows, columns, bag.PARTS), {}
+        return room, values | long_tables(room, rows, columns, sums.PARTS), {}
     if desc.scale_grad_by_freq:
         values[at.FREQUENCIES_AT] = room.take(extent)
     winners = values | id_tables(room, desc.num_bags * columns, extent, sort=True)
@@ -236,6 +243,8 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
     _, values, _ = _backward_tables(desc)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
+        at.MAPPING: at.BY_BAG,
+        at.SCALING: at.BY_SIZE if desc.mode == "mean" else _scaling(weights),
         at.POSITION_ROW: dout.strides[0],
         at.SEGMENT_ROW: _step(dweight),
         at.WEIGHTS_STEP: _step(weights),
@@ -253,8 +262,8 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
     if dweight is not None and desc.embedding_dim:
         phases += (
             clear_phase(values),
-            walk_phase(bag.bag_gradients, values, nbytes),
-            strip_phase(bag.combine_mapped, values, desc.embedding_dim),
+            walk_phase(sums.sum_segments, values, nbytes),
+            strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
     columns = at.last_axis([dout, dout if dweight is None else dweight])
     rows = at.row_loops(at.all_axes(ids))

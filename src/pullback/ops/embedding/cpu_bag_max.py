@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from numba.extending import register_jitable
+
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, real, set_word, word
-from pullback.cpu.memory import as_i64_pointer, filled, filled_wide, get_wide, write
-from pullback.cpu.vector import lane, lane_at, like, reduce_add, select, splat, to_f64
-from pullback.ops.embedding.cpu_bag import D_WEIGHTS, TABLE, WINNERS, row_of
+from pullback.cpu.memory import (
+    advance,
+    as_f64_pointer,
+    as_i64_pointer,
+    filled,
+    filled_wide,
+    get_wide,
+    on_stack,
+    put,
+    write,
+)
+from pullback.cpu.vector import lane, like, reduce_add, select, splat, to_f64
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
-from pullback.ops.segment.cpu_index import id_at, limit
+from pullback.ops.segment.cpu_index import id_by_step, limit, single_step
+from pullback.ops.segment.cpu_list import over_listed, row_of
 from pullback.ops.segment.cpu_strip import as_compute, lanes, load, load_wide, store
 from pullback.ops.segment.cpu_sum import nothing, plus, summed
 from pullback.ops.segment.cpu_walk import (
@@ -21,7 +33,9 @@ from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
     BAG_OF_AT,
     BAGS,
+    BLOCK,
     COLUMNS,
+    D_WEIGHTS,
     D_WEIGHTS_STEP,
     EMPTY,
     FIRST,
@@ -37,10 +51,12 @@ from pullback.ops.segment.cpu_words import (
     POSITION_ROW,
     SEGMENT_ROW,
     SOURCE,
+    TABLE,
     TABLE_ROW,
     TABLE_STEP,
     TARGET,
     VOCABULARY,
+    WINNERS,
     WINNERS_ROW,
     WINNERS_STEP,
     scratch,
@@ -49,36 +65,49 @@ from pullback.ops.segment.cpu_words import (
 
 PARTS = 2  # a maximum, and the number of the position that holds it
 DOT_LANES = 16
+STRIP_AT_MOST = 32
+NUMBERS = BLOCK + STRIP_AT_MOST  # of listed rows, and behind them marks
+
+
+@register_jitable
+def write_winners(task, ids, s, first, column, count, marks):
+    """The rows of the table that the marked positions hold; -1 where none is marked."""
+    winners, step = as_i64_pointer(word(task, WINNERS)), single_step(task)
+    along = word(task, WINNERS_STEP)
+    where = s * word(task, WINNERS_ROW) + column * along
+    for j in range(count):
+        row = -1
+        if marks[j] >= 0:
+            row = id_by_step(task, ids, first + int(marks[j]), step)
+        winners[where + j * along] = row
 
 
 @inlined
 def write_maximum(task, state, s, first, at, along, column, count, n, best, mark):
     """A strip of a bag: its maxima, and the rows of the table they came from."""
-    _, target, ids = state
+    _, (_, marks), target, ids = state
     best = select(mark < 0, like(best, real(task, EMPTY)), best)
     store(task, target, s * word(task, SEGMENT_ROW) + at[1], along[1], count, n, best)
-    if word(task, WINNERS) == 0:
-        return
-    winners = as_i64_pointer(word(task, WINNERS))
-    for j in range(count):
-        position = int(lane_at(mark, j))
-        row = id_at(task, ids, first + position) if position >= 0 else -1
-        winners[s * word(task, WINNERS_ROW) + (column + j) * word(task, WINNERS_STEP)] = row
+    if word(task, WINNERS) != 0:
+        put(marks, BLOCK, 1, mark, False)
+        write_winners(task, ids, s, first, column, count, advance(marks, BLOCK))
 
 
 @inlined
 def maximum_strip(task, state, block, at, along, column, count, n):
-    source, _, ids = state
-    s, first, start, end, _, slot, _ = block
-    best, stride = filled(source, 0.0, n), word(task, POSITION_ROW)
+    """The maximum of the listed rows, and the number in the block of the first that holds it."""
+    source, (places, numbers), _, _ = state
+    s, first, start, _, _, slot, _, kept = block
+    best = filled(source, 0.0, n)
     mark = like(best, -1.0)
-    for i in range(start, end):
-        row = row_of(task, ids, i)
-        if row >= 0:
-            v = load(source, row * stride + at[0], along[0], count, n)
-            better = (mark < 0) | beats(v, best)
-            mark = select(better, like(mark, i - start), mark)
-            best = select(better, v, best)
+    if kept > 0:
+        best = load(source, places[0] + at[0], along[0], count, n)
+        mark = like(mark, numbers[0])
+    for j in range(1, kept):
+        v = load(source, places[j] + at[0], along[0], count, n)
+        better = beats(v, best)
+        mark = select(better, like(mark, numbers[j]), mark)
+        best = select(better, v, best)
     marks = to_f64(mark)
     marks = select(marks < 0, marks, marks + like(marks, start - first))
     if slot < 0:
@@ -90,14 +119,15 @@ def maximum_strip(task, state, block, at, along, column, count, n):
 
 @inlined
 def maximum_state(task):
-    return pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
+    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+    return pointer(task, SOURCE), rows, pointer(task, TARGET), index_pointer(task, IDS)
 
 
 @kernel
 def bag_maxima(task, lo, hi):
     """Items are places of the walk over bags and their positions."""
     state = maximum_state(task)
-    over_segments(task, lo, hi, lanes(state[0]), maximum_strip, state, over_columns)
+    over_segments(task, lo, hi, lanes(state[0]), maximum_strip, state, over_listed)
 
 
 @inlined
@@ -110,7 +140,7 @@ def combine_strip(task, state, block, at, along, column, count, n):
         better = (m >= 0) & ((mark < 0) | beats(v, best))
         best, mark = select(better, v, best), select(better, m, mark)
     first = table(task, OFFSETS_AT, OFFSETS)[s]
-    values = as_compute(state[1], best)
+    values = as_compute(state[2], best)
     write_maximum(task, state, s, first, at, along, column, count, n, values, mark)
 
 
@@ -129,8 +159,9 @@ def count_holders(task, lo, hi):
     ids, counts = index_pointer(task, IDS), as_i64_pointer(scratch(task, FREQUENCIES_AT))
     for row in range(word(task, VOCABULARY)):
         counts[row] = 0
+    step = single_step(task)
     for n in range(limit(task)):
-        row = row_of(task, ids, n)
+        row = row_of(task, ids, n, step)
         if row >= 0:
             counts[row] += 1
 
@@ -196,8 +227,9 @@ def weight_gradients(task, lo, hi):
         word(task, TABLE_STEP),
         word(task, D_WEIGHTS_STEP),
     )
+    ids_step = single_step(task)
     for n in range(lo, hi):
-        row, bag = row_of(task, ids, n), bag_of[n]
+        row, bag = row_of(task, ids, n, ids_step), bag_of[n]
         total, rest = nothing(source, DOT_LANES)
         if row < 0 or bag < 0:
             write(target, n * target_step, lane(filled_wide(target, 0.0, 1), 0))

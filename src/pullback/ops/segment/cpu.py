@@ -77,6 +77,7 @@ def long_tables(room: at.Room, rows: int, columns: int, parts: int) -> Values:
     slots = at.long_slots(rows)
     return {
         at.LONG_AT: room.take(slots),
+        at.KEPT_AT: room.take(slots),
         at.PARTIALS_AT: room.take(slots * columns * parts),
         at.COLUMNS: columns,
     }

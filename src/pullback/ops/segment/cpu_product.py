@@ -5,12 +5,9 @@ stack, and backwards for that of the rows after. Blocks of long segments multipl
 other blocks onto the gradient they start from. No row is ever divided by.
 """
 
-from llvmlite import ir
-from numba import types
-
-from pullback.cpu.emit import inlined, op
+from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import as_f64_pointer, filled_wide, get_first, put_first
+from pullback.cpu.memory import as_f64_pointer, filled_wide, get_first, on_stack, put_first
 from pullback.cpu.vector import splat, to_f64
 from pullback.ops.segment.cpu_scaled import (
     factor,
@@ -57,20 +54,13 @@ from pullback.ops.segment.cpu_words import (
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
 LANES_AT_MOST = 16
+STACK = BLOCK * PARTS * LANES_AT_MOST
 
 
-@op
+@inlined
 def stack():
-    """Room on the stack for a product before each row of a block."""
-
-    def emit(b):
-        words = ir.ArrayType(ir.DoubleType(), BLOCK * PARTS * LANES_AT_MOST)
-        with b.goto_entry_block():
-            room = b.alloca(words)
-            room.align = 64
-        return b.bitcast(room, ir.DoubleType().as_pointer())
-
-    return types.CPointer(types.float64)(), emit
+    """Room for a product before each row of a block."""
+    return on_stack(as_f64_pointer(0), STACK)
 
 
 @inlined

@@ -4,10 +4,9 @@ Which lanes make a strip never touches the arithmetic of a column, so it may dep
 and on strides.
 """
 
-from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, LLVM_ELEMENT, Vec, inlined, op
+from pullback.cpu.emit import I64, Vec, inlined, op
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
@@ -19,6 +18,7 @@ from pullback.cpu.memory import (
     get_first_wide,
     get_wide,
     is_aligned,
+    on_stack,
     prefetch,
     put,
     put_first,
@@ -72,30 +72,22 @@ as_compute = _cast(lambda storage: storage.compute)
 as_wide = _cast(lambda storage: storage.wide)
 
 
-@op
-def tile(p: Pointer):
-    """Room on the stack for a panel of a block: TILE_BYTES of each row, as elements of p. Gone when
-    the function that asked for it returns, inlined or not."""
-    element = LLVM_ELEMENT[p.dtype]
+def _elements_in(nbytes):
+    def elements(p: Pointer):
+        n = nbytes * 8 // p.dtype.bitwidth
+        return types.literal(n)(p), lambda b, _: I64(n)
 
-    def emit(b, _):
-        room = ir.ArrayType(element, BLOCK * TILE_BYTES // element_bytes(p))
-        with b.goto_entry_block():
-            memory = b.alloca(room)
-            memory.align = 64
-        return b.bitcast(memory, element.as_pointer())
-
-    return p(p), emit
+    return op(elements)
 
 
-def element_bytes(p):
-    return p.dtype.bitwidth // 8
+tile_columns, tile_elements = _elements_in(TILE_BYTES), _elements_in(BLOCK * TILE_BYTES)
+line_elements = _elements_in(64)
 
 
-@op
-def tile_columns(p: Pointer):
-    n = TILE_BYTES // element_bytes(p)
-    return types.literal(n)(p), lambda b, _: I64(n)
+@inlined
+def tile(p):
+    """Room for a panel of a block: TILE_BYTES of each row, as elements of p."""
+    return on_stack(p, tile_elements(p))
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""Sums and means over sorted rows: segments forward, embeddings backward.
+"""Sums and means over sorted rows: segments forward, embeddings backward, bags both ways.
 
 A block of rows is added in order, in the wide type; f64 has none, so it carries the rounding error
 beside the sum. Blocks of long segments leave partial sums that a second phase adds in order.
@@ -11,25 +11,27 @@ from numba.extending import overload
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import as_f64_pointer, filled_wide, get_first, put_first
-from pullback.cpu.vector import absolute, like, select, splat, to_f64
-from pullback.ops.segment.cpu_strip import (
-    as_wide,
-    fetch_ahead,
-    load_wide,
-    row_at,
-    rows_of,
-    store,
-    sum_lanes,
+from pullback.cpu.memory import (
+    as_f64_pointer,
+    as_i64_pointer,
+    filled_wide,
+    get_first,
+    put_first,
 )
-from pullback.ops.segment.cpu_walk import over_columns, over_long_segments, over_segments
+from pullback.cpu.vector import absolute, like, select, splat, to_f64
+from pullback.ops.segment.cpu_list import lists, over_listed
+from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
+from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
+    BY_SIZE,
+    BY_WEIGHT,
     COLUMNS,
     DIVIDE,
     EMPTY,
+    KEPT_AT,
     PARTIALS_AT,
-    POSITION_ROW,
+    SCALING,
     SEGMENT_ROW,
     SOURCE,
     TARGET,
@@ -102,20 +104,30 @@ def finish_empty(task, target, at, along, count, n):
 
 
 @inlined
+def write_sum(task, target, s, at, along, count, n, total, kept):
+    """A finished strip; a segment that kept nothing is empty."""
+    where = s * word(task, SEGMENT_ROW) + at[1]
+    if kept > 0:
+        finish(task, target, where, along[1], count, n, total, kept)
+    else:
+        finish_empty(task, target, where, along[1], count, n)
+
+
+@inlined
 def sum_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
-    source, target, rows = state
-    s, _, start, end, size, slot, last = block
+    source, (places, scales), target, scaling = state
+    s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
-    for i in range(start, end):
-        fetch_ahead(task, rows, source, i, at[0], last)
-        v = load_wide(source, row_at(task, rows, i) + at[0], along[0], count, n)
+    for j in range(kept):
+        v = load_wide(source, places[j] + at[0], along[0], count, n)
+        if scaling == BY_WEIGHT:
+            v = v * like(v, scales[j])
+        elif scaling == BY_SIZE:
+            v = v / like(v, scales[j])
         total, rest = plus(source, total, rest, v)
-    where = s * word(task, SEGMENT_ROW) + at[1]
-    if size == 0:
-        finish_empty(task, target, where, along[1], count, n)
-    elif slot < 0:
-        finish(task, target, where, along[1], count, n, summed(source, total, rest), size)
+    if slot < 0:
+        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), kept)
     else:
         keep_partial(task, PARTS * slot, column, count, total, rest)
 
@@ -140,20 +152,21 @@ def add_partial(task, target, part, column, count, n, total, rest):
 @kernel
 def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
-    source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (source, target, rows_of(task, POSITION_ROW))
-    over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_columns)
+    source = pointer(task, SOURCE)
+    state = (source, lists(), pointer(task, TARGET), word(task, SCALING))
+    over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 
 @inlined
 def combine_strip(task, target, block, at, along, column, count, n):
-    s, slot, blocks, size = block
-    total, rest = splat(-0.0, n), splat(-0.0, n)
+    s, slot, blocks, _ = block
+    total, rest, kept = splat(-0.0, n), splat(-0.0, n), 0
+    kept_of = as_i64_pointer(scratch(task, KEPT_AT))
     for k in range(slot, slot + blocks):
         total, rest = add_partial(task, target, PARTS * k, column, count, n, total, rest)
+        kept += kept_of[k]
     whole = as_wide(target, summed(target, total, rest))
-    where = s * word(task, SEGMENT_ROW) + at[1]
-    finish(task, target, where, along[1], count, n, whole, size)
+    write_sum(task, target, s, at, along, count, n, whole, kept)
 
 
 @kernel

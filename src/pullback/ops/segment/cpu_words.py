@@ -21,6 +21,7 @@ from pullback.tensor.layout import AxisLoops, Loops, Shape, Strides, contiguous_
 from pullback.tensor.view import TensorRef
 
 SOURCE, IDS, TARGET, ORDER, OFFSETS, SAVED = range(TENSORS, TENSORS + 6)
+BAG_OFFSETS, WEIGHTS, WINNERS, TABLE, D_WEIGHTS = range(TENSORS + 5, TENSORS + 10)  # of bags
 SLOTS = 12  # at least as many as any record has
 FIRST = TENSORS + SLOTS
 
@@ -41,7 +42,10 @@ FIRST = TENSORS + SLOTS
     HISTOGRAM_AT,
     PACKED_AT,
     LONG_AT,  # which segment each block of a long segment belongs to
+    KEPT_AT,  # how many rows each of those blocks keeps
     PARTIALS_AT,
+    MAPPING,  # how a sorted row is found
+    SCALING,  # what comes with it
     LIMIT_AT,  # a word in the workspace: positions from there on are left out; -1: none are
     ROW_LOOPS,  # loops over positions: ids, then the tensor with a row for each
     COLUMN_LOOPS,  # loops over columns: source, target, then the saved input
@@ -74,11 +78,14 @@ FIRST = TENSORS + SLOTS
     TABLE_ROW,
     TABLE_STEP,
     OTHER_WORDS,  # where a second set of words begins
-) = range(FIRST, FIRST + 48)
+) = range(FIRST, FIRST + 51)
 LOOPS = OTHER_WORDS + 1
 
 # Where a table lives, if not in the workspace.
 NOWHERE, IN_SLOT = -1, -2
+
+BY_POSITION, BY_INDEX, BY_BAG = 0, 1, 2  # mappings
+UNSCALED, BY_WEIGHT, BY_SIZE, NUMBERED = 0, 1, 2, 3  # times a weight, over a size, or only numbered
 
 OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS = 1, 2, 3  # what a status means
 

@@ -1,0 +1,137 @@
+"""The rows of a block, found once: where each one lies, and what it is multiplied by.
+
+All reductions have one form: over the sorted rows i of a segment, something of source[r]. For
+segments r is the position behind i; for bags it is the index at position i, and for their gradients
+the bag of the position behind i. A list of offsets hides the difference from the loops over
+columns, which are left with nothing to decide. Rows that are not kept are not listed.
+"""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import index_pointer, pointer, word
+from pullback.cpu.memory import as_f64_pointer, as_i64_pointer, on_stack, prefetch, read_wide
+from pullback.ops.segment.cpu_index import id_by_step, single_step
+from pullback.ops.segment.cpu_strip import AHEAD, MANY_LOOPS, line_elements
+from pullback.ops.segment.cpu_walk import over_columns
+from pullback.ops.segment.cpu_words import (
+    BAG_OF_AT,
+    BAG_SIZES_AT,
+    BLOCK,
+    BY_BAG,
+    BY_POSITION,
+    BY_SIZE,
+    BY_WEIGHT,
+    COLUMNS,
+    IDS,
+    KEPT_AT,
+    MAPPING,
+    NUMBERED,
+    ORDER,
+    ORDER_AT,
+    PADDING_ROW,
+    POSITION_ROW,
+    SCALING,
+    VOCABULARY,
+    WEIGHTS,
+    WEIGHTS_STEP,
+    has_order,
+    position_offset,
+    scratch,
+    table,
+)
+
+MOST_LINES = 16  # of a row that are asked for ahead; the machine guesses the others
+
+
+@register_jitable
+def row_of(task, ids, n, step):
+    """The row of the table at position n, or -1 where it is not kept; `step` is `single_step`."""
+    found = id_by_step(task, ids, n, step)
+    if found < 0 or found >= word(task, VOCABULARY) or found == word(task, PADDING_ROW):
+        return -1
+    return found
+
+
+@register_jitable
+def fetch_row(task, source, where):
+    """Ask for the lines of a row, if it lies in one piece; any address is allowed."""
+    step = line_elements(source)
+    for line in range(min((word(task, COLUMNS) + step - 1) // step, MOST_LINES)):
+        prefetch(source, where + line * step)
+
+
+@register_jitable
+def list_positions(task, source, block, places):
+    """Every row, at its position."""
+    _, _, start, end, _, _, last = block
+    order, indirect, stride = (
+        table(task, ORDER_AT, ORDER),
+        has_order(task),
+        word(task, POSITION_ROW),
+    )
+    for i in range(start, end):
+        n = order[i] if indirect else i
+        places[i - start] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
+        if indirect and stride != MANY_LOOPS:
+            fetch_row(task, source, order[min(i + AHEAD, last)] * stride)
+    return end - start
+
+
+@register_jitable
+def list_mapped(task, source, block, places, scales):
+    """The rows that are kept, each where its index or its bag says."""
+    _, _, start, end, _, _, last = block
+    ids, step = index_pointer(task, IDS), single_step(task)
+    order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
+    bag_of, sizes = (
+        as_i64_pointer(scratch(task, BAG_OF_AT)),
+        as_i64_pointer(scratch(task, BAG_SIZES_AT)),
+    )
+    weights, weights_step = pointer(task, WEIGHTS), word(task, WEIGHTS_STEP)
+    by_bag, scaling, stride = (
+        word(task, MAPPING) == BY_BAG,
+        word(task, SCALING),
+        word(task, POSITION_ROW),
+    )
+    kept = 0
+    for i in range(start, end):
+        n, ahead = i, min(i + AHEAD, last)
+        if by_bag:
+            n, ahead = (order[i], order[ahead]) if indirect else (i, ahead)
+            row, soon = bag_of[n], bag_of[ahead]
+        else:
+            row, soon = row_of(task, ids, n, step), id_by_step(task, ids, ahead, step)
+        fetch_row(task, source, soon * stride)
+        if row >= 0:
+            places[kept] = row * stride
+            if scaling == BY_WEIGHT:
+                scales[kept] = read_wide(weights, n * weights_step)
+            elif scaling == BY_SIZE:
+                scales[kept] = sizes[row]
+            elif scaling == NUMBERED:
+                scales[kept] = i - start
+            kept += 1
+    return kept
+
+
+@inlined
+def lists():
+    """Room for the list of a block: offsets of rows, and their factors or numbers."""
+    return on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), BLOCK)
+
+
+@inlined
+def over_listed(task, columns, wide, strip, state, block):
+    """All strips of a block. The state begins with the source and the lists; a strip is given how
+    many rows are listed as the last of the block."""
+    source, (places, scales), slot = state[0], state[1], block[5]
+    if word(task, MAPPING) == BY_POSITION:
+        kept = list_positions(task, source, block, places)
+    else:
+        kept = list_mapped(task, source, block, places, scales)
+    if slot >= 0:
+        as_i64_pointer(scratch(task, KEPT_AT))[slot] = kept
+    over_columns(task, columns, wide, strip, state, (*block, kept))
