@@ -20,7 +20,7 @@ from pullback.cpu.memory import (
 from pullback.cpu.vector import lane, like, reduce_add, select, splat, to_f64
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
 from pullback.ops.segment.cpu_index import id_by_step, limit, single_step
-from pullback.ops.segment.cpu_list import over_listed, row_of
+from pullback.ops.segment.cpu_list import fetch_listed, over_listed, row_of
 from pullback.ops.segment.cpu_strip import as_compute, lanes, load, load_wide, store
 from pullback.ops.segment.cpu_sum import nothing, plus, summed
 from pullback.ops.segment.cpu_walk import (
@@ -31,6 +31,7 @@ from pullback.ops.segment.cpu_walk import (
 )
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
+    AHEAD,
     BAG_OF_AT,
     BAGS,
     BLOCK,
@@ -98,12 +99,14 @@ def maximum_strip(task, state, block, at, along, column, count, n):
     """The maximum of the listed rows, and the number in the block of the first that holds it."""
     source, (places, numbers), _, _ = state
     s, first, start, _, _, slot, _, kept = block
+    ahead = word(task, AHEAD)
     best = filled(source, 0.0, n)
     mark = like(best, -1.0)
     if kept > 0:
         best = load(source, places[0] + at[0], along[0], count, n)
         mark = like(mark, numbers[0])
     for j in range(1, kept):
+        fetch_listed(source, places, j + ahead, kept, at[0], n)
         v = load(source, places[j] + at[0], along[0], count, n)
         better = beats(v, best)
         mark = select(better, like(mark, numbers[j]), mark)

@@ -215,6 +215,7 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     nbytes = desc.element.itemsize * desc.embedding_dim
     values |= {
         at.LAST: last_id(desc.num_segments, ids),
+        at.AHEAD: _ahead(traits, values),
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: per_segment.strides[0],
         at.SAVED_ROW: tensors[-1].strides[0],
@@ -230,6 +231,11 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     phases = _phases(traits, values, columns.extent, nbytes, prepared)
     words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
+
+
+def _ahead(traits: Traits, values: Values) -> int:
+    gathers = traits.backward and traits.reduction == "sum"
+    return at.FAR if gathers or values[at.ORDER_AT] != at.NOWHERE else 0
 
 
 def _alignment(traits: Traits, values: Values) -> int:

@@ -3,7 +3,9 @@
 All reductions have one form: over the sorted rows i of a segment, something of source[r]. For
 segments r is the position behind i; for bags it is the index at position i, and for their gradients
 the bag of the position behind i. A list of offsets hides the difference from the loops over
-columns, which are left with nothing to decide. Rows that are not kept are not listed.
+columns, which are left with nothing to decide. Rows that are not kept are not listed. Rows are
+asked for some time before they are needed: those of a block by its strips, and the first ones of
+the next block while the list is made.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, pointer, word
 from pullback.cpu.memory import as_f64_pointer, as_i64_pointer, on_stack, prefetch, read_wide
 from pullback.ops.segment.cpu_index import id_by_step, single_step
-from pullback.ops.segment.cpu_strip import AHEAD, MANY_LOOPS, line_elements
+from pullback.ops.segment.cpu_strip import MANY_LOOPS, line_elements
 from pullback.ops.segment.cpu_walk import over_columns
 from pullback.ops.segment.cpu_words import (
+    AHEAD,
     BAG_OF_AT,
     BAG_SIZES_AT,
     BLOCK,
@@ -57,7 +60,7 @@ def row_of(task, ids, n, step):
 
 @register_jitable
 def fetch_row(task, source, where):
-    """Ask for the lines of a row, if it lies in one piece; any address is allowed."""
+    """Ask for the lines of a row of the next block; any address is allowed."""
     step = line_elements(source)
     for line in range(min((word(task, COLUMNS) + step - 1) // step, MOST_LINES)):
         prefetch(source, where + line * step)
@@ -67,16 +70,13 @@ def fetch_row(task, source, where):
 def list_positions(task, source, block, places):
     """Every row, at its position."""
     _, _, start, end, _, _, last = block
-    order, indirect, stride = (
-        table(task, ORDER_AT, ORDER),
-        has_order(task),
-        word(task, POSITION_ROW),
-    )
+    order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
+    stride, ahead = word(task, POSITION_ROW), word(task, AHEAD)
     for i in range(start, end):
         n = order[i] if indirect else i
         places[i - start] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
-        if indirect and stride != MANY_LOOPS:
-            fetch_row(task, source, order[min(i + AHEAD, last)] * stride)
+        if indirect and i + ahead >= end and stride != MANY_LOOPS:
+            fetch_row(task, source, order[min(i + ahead, last)] * stride)
     return end - start
 
 
@@ -86,25 +86,19 @@ def list_mapped(task, source, block, places, scales):
     _, _, start, end, _, _, last = block
     ids, step = index_pointer(task, IDS), single_step(task)
     order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
-    bag_of, sizes = (
-        as_i64_pointer(scratch(task, BAG_OF_AT)),
-        as_i64_pointer(scratch(task, BAG_SIZES_AT)),
-    )
+    bag_of = as_i64_pointer(scratch(task, BAG_OF_AT))
+    sizes = as_i64_pointer(scratch(task, BAG_SIZES_AT))
     weights, weights_step = pointer(task, WEIGHTS), word(task, WEIGHTS_STEP)
-    by_bag, scaling, stride = (
-        word(task, MAPPING) == BY_BAG,
-        word(task, SCALING),
-        word(task, POSITION_ROW),
-    )
-    kept = 0
+    by_bag, scaling = word(task, MAPPING) == BY_BAG, word(task, SCALING)
+    kept, stride, ahead = 0, word(task, POSITION_ROW), word(task, AHEAD)
     for i in range(start, end):
-        n, ahead = i, min(i + AHEAD, last)
-        if by_bag:
-            n, ahead = (order[i], order[ahead]) if indirect else (i, ahead)
-            row, soon = bag_of[n], bag_of[ahead]
-        else:
-            row, soon = row_of(task, ids, n, step), id_by_step(task, ids, ahead, step)
-        fetch_row(task, source, soon * stride)
+        n = order[i] if by_bag and indirect else i
+        row = bag_of[n] if by_bag else row_of(task, ids, n, step)
+        if i + ahead >= end:
+            soon = min(i + ahead, last)
+            soon = order[soon] if by_bag and indirect else soon
+            soon = bag_of[soon] if by_bag else id_by_step(task, ids, soon, step)
+            fetch_row(task, source, soon * stride)
         if row >= 0:
             places[kept] = row * stride
             if scaling == BY_WEIGHT:
@@ -121,6 +115,14 @@ def list_mapped(task, source, block, places, scales):
 def lists():
     """Room for the list of a block: offsets of rows, and their factors or numbers."""
     return on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), BLOCK)
+
+
+@inlined
+def fetch_listed(source, places, j, kept, at, n):
+    """Ask for a strip of the row listed as number j, or as the last."""
+    where = places[min(j, kept - 1)] + at
+    for line in range(0, n, line_elements(source)):
+        prefetch(source, where + line)
 
 
 @inlined

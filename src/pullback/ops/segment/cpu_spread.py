@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence, filled, filled_wide, prefetch, read_wide
+from pullback.cpu.memory import fence, filled, filled_wide, prefetch
 from pullback.cpu.vector import like
+from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import (
-    AHEAD,
     MANY_LOOPS,
     lanes,
     load,
@@ -26,6 +26,7 @@ from pullback.ops.segment.cpu_walk import (
     write_tile,
 )
 from pullback.ops.segment.cpu_words import (
+    AHEAD,
     IDS,
     OFFSETS,
     OFFSETS_AT,
@@ -62,10 +63,11 @@ def gather_rows(task, lo, hi):
     source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
     stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
     rows, one_stride, columns = word(task, ROWS), word(task, POSITION_ROW), columns_of(task)
+    step, far = single_step(task), word(task, AHEAD)
     for n in range(lo, hi):
-        s = read_wide(ids, position_offset(task, 0, n))
+        s = id_by_step(task, ids, n, step)
         # Only asked for, never read: any address will do.
-        ahead = read_wide(ids, position_offset(task, 0, min(n + AHEAD, rows - 1))) * stride
+        ahead = id_by_step(task, ids, min(n + far, rows - 1), step) * stride
         inside = s >= 0 and s < segments and s != padding
         row = s * stride if inside else NO_ROW
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)

@@ -24,6 +24,7 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.ops.segment.cpu_words import (
+    AHEAD,
     BLOCK,
     ORDER,
     ORDER_AT,
@@ -33,10 +34,8 @@ from pullback.ops.segment.cpu_words import (
     table,
 )
 
-AHEAD = 24  # rows fetched in advance where they do not lie in order
-
 # Sums of f64 carry a correction beside them, which takes as many registers again.
-_WIDE_SUM = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
+_WIDE_SUM = {types.float32: 64, types.int16: 64, types.uint16: 64, types.float64: 32}
 _WIDE = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
 _WIDE_PRODUCT = {types.float32: 16, types.int16: 16, types.uint16: 16, types.float64: 8}
 
@@ -133,7 +132,8 @@ def row_at(task, rows, i):
 @inlined
 def fetch_ahead(task, rows, p, i, at, last):
     """Ask for a strip of a row that is soon needed."""
-    if rows[1]:
-        where = row_at(task, rows, min(i + AHEAD, last)) + at
+    ahead = word(task, AHEAD)
+    if ahead > 0:
+        where = row_at(task, rows, min(i + ahead, last)) + at
         prefetch(p, where)
         prefetch(p, where + 16)

@@ -19,11 +19,12 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.cpu.vector import absolute, like, select, splat, to_f64
-from pullback.ops.segment.cpu_list import lists, over_listed
+from pullback.ops.segment.cpu_list import fetch_listed, lists, over_listed
 from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
 from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
+    AHEAD,
     BY_SIZE,
     BY_WEIGHT,
     COLUMNS,
@@ -116,10 +117,12 @@ def write_sum(task, target, s, at, along, count, n, total, kept):
 @inlined
 def sum_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
-    source, (places, scales), target, scaling = state
+    source, (places, scales), target, scaling, ahead = state
     s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
     for j in range(kept):
+        if ahead > 0:
+            fetch_listed(source, places, j + ahead, kept, at[0], n)
         v = load_wide(source, places[j] + at[0], along[0], count, n)
         if scaling == BY_WEIGHT:
             v = v * like(v, scales[j])
@@ -153,7 +156,7 @@ def add_partial(task, target, part, column, count, n, total, rest):
 def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source = pointer(task, SOURCE)
-    state = (source, lists(), pointer(task, TARGET), word(task, SCALING))
+    state = (source, lists(), pointer(task, TARGET), word(task, SCALING), word(task, AHEAD))
     over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 

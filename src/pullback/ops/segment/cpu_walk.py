@@ -36,7 +36,7 @@ from pullback.ops.segment.cpu_words import (
     table,
 )
 
-NARROW = 8  # columns that do not fill a wide strip go in narrow ones, the last of them masked
+NARROW = 16  # columns that do not fill a wide strip go in narrow ones, the last of them masked
 
 
 @register_jitable

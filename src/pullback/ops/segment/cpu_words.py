@@ -46,6 +46,7 @@ FIRST = TENSORS + SLOTS
     PARTIALS_AT,
     MAPPING,  # how a sorted row is found
     SCALING,  # what comes with it
+    AHEAD,  # so many rows further on are asked for; 0 where they lie in order
     LIMIT_AT,  # a word in the workspace: positions from there on are left out; -1: none are
     ROW_LOOPS,  # loops over positions: ids, then the tensor with a row for each
     COLUMN_LOOPS,  # loops over columns: source, target, then the saved input
@@ -78,7 +79,7 @@ FIRST = TENSORS + SLOTS
     TABLE_ROW,
     TABLE_STEP,
     OTHER_WORDS,  # where a second set of words begins
-) = range(FIRST, FIRST + 51)
+) = range(FIRST, FIRST + 52)
 LOOPS = OTHER_WORDS + 1
 
 # Where a table lives, if not in the workspace.
@@ -88,6 +89,8 @@ BY_POSITION, BY_INDEX, BY_BAG = 0, 1, 2  # mappings
 UNSCALED, BY_WEIGHT, BY_SIZE, NUMBERED = 0, 1, 2, 3  # times a weight, over a size, or only numbered
 
 OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS = 1, 2, 3  # what a status means
+
+FAR = 6  # rows asked for in advance: more of them wait for each other
 
 BLOCK = 256  # rows of a segment that are reduced in one go; longer ones are cut there
 
