@@ -16,6 +16,7 @@ contiguous accesses, anything else goes lane by lane. Nothing assumes alignment 
            compress_store(p, i, v, mask)    the selected lanes side by side; returns how many
     typed  filled(p, x, n)  scalar(p, x)  filled_wide  scalar_wide   x in p's compute or wide type
     plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  prefetch(p, i)  fence()
+           to_next_line(p, i)               elements before the next cache line begins
            on_stack(p, n)                   room for n elements of p's kind
            as_f32_pointer(address)  and f64 i32 i64 i16 u16 u8
 """
@@ -304,6 +305,17 @@ def is_aligned(p: Pointer, i: Index, bytes: Index):
         return b.icmp_unsigned("==", b.and_(at, b.sub(bytes_, I64(1))), I64(0))
 
     return types.boolean(p, types.int64, types.int64), emit
+
+
+@op
+def to_next_line(p: Pointer, i: Index):
+    """How many elements lie from i on before the next cache line begins."""
+
+    def emit(b, p_, i_):
+        at = b.ptrtoint(b.gep(p_, [i_]), I64)
+        return b.udiv(b.and_(b.neg(at), I64(63)), I64(p.dtype.bitwidth // 8))
+
+    return types.int64(p, types.int64), emit
 
 
 @op

@@ -131,7 +131,9 @@ def _guarantee(desc: Any) -> PrecisionGuarantee:
     return guarantee(desc.element.accumulator, Reproducibility.ANY_MACHINE)
 
 
-def _guarantee_sums(_: Any) -> PrecisionGuarantee:
+def _guarantee_sums(desc: LerpBackwardDescriptor) -> PrecisionGuarantee:
+    if desc.a_shape == desc.b_shape == desc.weight_shape == desc.shape:
+        return _guarantee(desc)
     return guarantee(ElementKind.F64, Reproducibility.ANY_MACHINE)
 
 

@@ -1,7 +1,9 @@
 """The linear recurrence in Numba: one element after the other along the axis, sixteen rows at once.
 
-The rows of a vector are neighbours in the innermost of the other loops. They lie side by side in
-memory or they do not; either way their carries do not wait for each other."""
+The rows of a vector are neighbours in the innermost of the other loops; their carries do not wait
+for each other. Where they lie side by side in every tensor, vectors are read and written in place.
+Elsewhere a tile is turned on the stack first: elements copied one by one into rows of lanes, long
+before a vector needs them."""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from typing import Any
 
 from numba.extending import register_jitable
 
+from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, words
 from pullback.cpu.loops import axis_words, extent, offset, step
-from pullback.cpu.memory import filled_wide, get_first_wide, put_first
+from pullback.cpu.memory import filled_wide, get_wide, on_stack, put
 from pullback.cpu.program import TENSORS, Phase, Program, grain_for
 from pullback.cpu.vector import fma
 from pullback.tensor.layout import along_axis
 
 LANES = 16
+TILE = 32  # elements along the axis that are turned at once
+TILE_ELEMENTS = TILE * LANES
 FORWARD, BACKWARD = TENSORS + 3, TENSORS + 5  # where the layout words start
 
 
@@ -42,49 +47,144 @@ def bundle(w, item):
     return outer * breadth(w) + start, min(LANES, breadth(w) - start)
 
 
+@register_jitable
+def walk_of(p, w, tensor, row):
+    """Where a tensor is walked: pointer, start, step along the axis, step from row to row."""
+    return p, offset(w, tensor, row), step(w, tensor), apart(w, tensor)
+
+
+@register_jitable
+def side_by_side(w, tensors):
+    """Whether the rows of a bundle lie side by side in all tensors."""
+    elsewhere = 0
+    for tensor in range(tensors):
+        elsewhere += abs(apart(w, tensor) - 1)
+    return elsewhere == 0
+
+
+@register_jitable
+def turn_in(walk, tile, rows, first, past):
+    """Elements first..past of each row into the tile, the rows as lanes."""
+    p, start, along, across = walk
+    for r in range(rows):
+        here = start + r * across + first * along
+        for n in range(past - first):
+            tile[n * LANES + r] = p[here + n * along]
+
+
+@register_jitable
+def turn_out(walk, tile, rows, first, past):
+    p, start, along, across = walk
+    for r in range(rows):
+        here = start + r * across + first * along
+        for n in range(past - first):
+            p[here + n * along] = tile[n * LANES + r]
+
+
+# --- forward: h[n] = a[n]·h[n-1] + b[n] ----------------------------------------------------------
+
+
+@inlined
+def forward_steps(a, b, h, carry, begins, count):
+    """`count` elements of sixteen rows, whose lanes lie side by side: (pointer, start, step)."""
+    for n in range(count):
+        term = get_wide(b[0], b[1] + n * b[2], 1, LANES)
+        if n > 0 or not begins:
+            term = fma(get_wide(a[0], a[1] + n * a[2], 1, LANES), carry, term)
+        carry = term
+        put(h[0], h[1] + n * h[2], 1, carry, False)
+    return carry
+
+
 @kernel
 def forward_rows(task, lo, hi):
     a, b, h = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
     w = words(task, FORWARD)
-    none = filled_wide(a, 0.0, LANES)
+    in_place, total, none = side_by_side(w, 3), extent(w), filled_wide(a, 0.0, LANES)
+    ta, tb, th = (
+        on_stack(a, TILE_ELEMENTS),
+        on_stack(a, TILE_ELEMENTS),
+        on_stack(a, TILE_ELEMENTS),
+    )
     for item in range(lo, hi):
-        row, count = bundle(w, item)
-        i, j, k = offset(w, 0, row), offset(w, 1, row), offset(w, 2, row)
+        row, rows = bundle(w, item)
+        wa, wb, wh = walk_of(a, w, 0, row), walk_of(b, w, 1, row), walk_of(h, w, 2, row)
+        if in_place and rows == LANES:
+            forward_steps(wa, wb, wh, none, True, total)
+            continue
         carry = none
-        for n in range(extent(w)):
-            term = get_first_wide(b, j + n * step(w, 1), apart(w, 1), count, none)
-            if n:
-                factor = get_first_wide(a, i + n * step(w, 0), apart(w, 0), count, none)
-                term = fma(factor, carry, term)
-            carry = term
-            put_first(h, k + n * step(w, 2), apart(w, 2), count, carry)
+        for first in range(0, total, TILE):
+            past = min(first + TILE, total)
+            turn_in(wa, ta, rows, first, past)
+            turn_in(wb, tb, rows, first, past)
+            carry = forward_steps(
+                (ta, 0, LANES), (tb, 0, LANES), (th, 0, LANES), carry, first == 0, past - first
+            )
+            turn_out(wh, th, rows, first, past)
+
+
+# --- backward: g[n] = dh[n] + a[n+1]·g[n+1], db = g, da[n] = g[n]·h[n-1] --------------------------
+
+
+@inlined
+def backward_steps(dh, a, h, da, db, carries, begins, count, last):
+    """The same against the scan, so that what comes before in it comes next here: h is walked one
+    element further on. `last` is the number of the scan's first element, where nothing comes
+    before."""
+    later, factor = carries
+    for n in range(count):
+        g = get_wide(dh[0], dh[1] + n * dh[2], 1, LANES)
+        if n > 0 or not begins:
+            g = fma(factor, later, g)
+        factor = get_wide(a[0], a[1] + n * a[2], 1, LANES)
+        gradient = filled_wide(a[0], 0.0, LANES)
+        if n < last:
+            gradient = g * get_wide(h[0], h[1] + n * h[2], 1, LANES)
+        put(da[0], da[1] + n * da[2], 1, gradient, False)
+        put(db[0], db[1] + n * db[2], 1, g, False)
+        later = g
+    return later, factor
 
 
 @kernel
 def backward_rows(task, lo, hi):
-    """Walks against the scan, so that what comes before in it comes next here."""
     dh, a, h = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
     da, db = pointer(task, TENSORS + 3), pointer(task, TENSORS + 4)
     w = words(task, BACKWARD)
-    none = filled_wide(a, 0.0, LANES)
-    last = extent(w) - 1
+    in_place, total, none = side_by_side(w, 5), extent(w), filled_wide(a, 0.0, LANES)
+    tdh, ta, th = (
+        on_stack(a, TILE_ELEMENTS),
+        on_stack(a, TILE_ELEMENTS),
+        on_stack(a, TILE_ELEMENTS),
+    )
+    tda, tdb = on_stack(a, TILE_ELEMENTS), on_stack(a, TILE_ELEMENTS)
     for item in range(lo, hi):
-        row, count = bundle(w, item)
-        i, j, k = offset(w, 0, row), offset(w, 1, row), offset(w, 2, row)
-        p, q = offset(w, 3, row), offset(w, 4, row)
-        later, factor = none, none
-        for n in range(extent(w)):
-            g = get_first_wide(dh, i + n * step(w, 0), apart(w, 0), count, none)
-            if n:
-                g = fma(factor, later, g)
-            factor = get_first_wide(a, j + n * step(w, 1), apart(w, 1), count, none)
-            gradient = none
-            if n < last:
-                before = get_first_wide(h, k + (n + 1) * step(w, 2), apart(w, 2), count, none)
-                gradient = g * before
-            put_first(da, p + n * step(w, 3), apart(w, 3), count, gradient)
-            put_first(db, q + n * step(w, 4), apart(w, 4), count, g)
-            later = g
+        row, rows = bundle(w, item)
+        wdh, wa = walk_of(dh, w, 0, row), walk_of(a, w, 1, row)
+        wh = (h, offset(w, 2, row) + step(w, 2), step(w, 2), apart(w, 2))
+        wda, wdb = walk_of(da, w, 3, row), walk_of(db, w, 4, row)
+        carries = (none, none)
+        if in_place and rows == LANES:
+            backward_steps(wdh, wa, wh, wda, wdb, carries, True, total, total - 1)
+            continue
+        for first in range(0, total, TILE):
+            past = min(first + TILE, total)
+            turn_in(wdh, tdh, rows, first, past)
+            turn_in(wa, ta, rows, first, past)
+            turn_in(wh, th, rows, first, min(past, total - 1))
+            carries = backward_steps(
+                (tdh, 0, LANES),
+                (ta, 0, LANES),
+                (th, 0, LANES),
+                (tda, 0, LANES),
+                (tdb, 0, LANES),
+                carries,
+                first == 0,
+                past - first,
+                total - 1 - first,
+            )
+            turn_out(wda, tda, rows, first, past)
+            turn_out(wdb, tdb, rows, first, past)
 
 
 def _program(kernel: Any, desc: Any, reverse: bool, views: tuple[Any, ...]) -> Program:
