@@ -320,7 +320,8 @@ def to_next_line(p: Pointer, i: Index):
 
 @op
 def on_stack(p: Pointer, n: Lane):
-    """Room for n elements of p's kind on the stack, on a cache line of its own."""
+    """Room for n elements of p's kind on the stack, on a cache line of its own. Gone when the
+    function that asked for it returns, inlined or not."""
     element = LLVM_ELEMENT[p.dtype]
 
     def emit(b, _p, _n):

@@ -121,15 +121,15 @@ def maximum_strip(task, state, block, at, along, column, count, n):
 
 
 @inlined
-def maximum_state(task):
-    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+def maximum_state(task, rows):
     return pointer(task, SOURCE), rows, pointer(task, TARGET), index_pointer(task, IDS)
 
 
 @kernel
 def bag_maxima(task, lo, hi):
     """Items are places of the walk over bags and their positions."""
-    state = maximum_state(task)
+    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+    state = maximum_state(task, rows)
     over_segments(task, lo, hi, lanes(state[0]), maximum_strip, state, over_listed)
 
 
@@ -150,7 +150,8 @@ def combine_strip(task, state, block, at, along, column, count, n):
 @kernel
 def combine_maxima(task, lo, hi):
     """Long bags: the maximum of their blocks."""
-    over_long_segments(task, lo, hi, combine_strip, maximum_state(task))
+    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+    over_long_segments(task, lo, hi, combine_strip, maximum_state(task, rows))
 
 
 # --- backward -----------------------------------------------------------------------------------

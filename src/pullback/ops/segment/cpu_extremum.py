@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import as_f64_pointer, filled, filled_wide, get_first, put_first
+from pullback.cpu.memory import as_f64_pointer, filled, filled_wide, get_first, on_stack, put_first
 from pullback.cpu.vector import is_nan, like, not_le, select, splat, to_f64
 from pullback.ops.segment.cpu_strip import (
     as_compute,
@@ -21,7 +21,7 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
-    tile,
+    tile_elements,
 )
 from pullback.ops.segment.cpu_walk import (
     over_columns,
@@ -232,7 +232,8 @@ def gradient_state(task, buffer):
 @kernel
 def extremum_gradients(task, lo, hi):
     """Short segments whole, long ones to partial extrema. Items are places of the walk."""
-    state = gradient_state(task, tile(pointer(task, TARGET)))
+    target = pointer(task, TARGET)
+    state = gradient_state(task, on_stack(target, tile_elements(target)))
     over_segments(task, lo, hi, lanes(state[0]), gradient_strip, state, over_panels)
 
 
@@ -284,5 +285,6 @@ def hand_out_strip(task, state, block, at, along, column, count, n):
 @kernel
 def hand_out_long(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    state = gradient_state(task, tile(pointer(task, TARGET)))
+    target = pointer(task, TARGET)
+    state = gradient_state(task, on_stack(target, tile_elements(target)))
     over_long_blocks(task, lo, hi, lanes(state[0]), hand_out_strip, state)

@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, pointer, word
-from pullback.cpu.memory import as_f64_pointer, as_i64_pointer, on_stack, prefetch, read_wide
+from pullback.cpu.memory import as_i64_pointer, prefetch, read_wide
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import MANY_LOOPS, line_elements
 from pullback.ops.segment.cpu_walk import over_columns
@@ -22,7 +22,6 @@ from pullback.ops.segment.cpu_words import (
     AHEAD,
     BAG_OF_AT,
     BAG_SIZES_AT,
-    BLOCK,
     BY_BAG,
     BY_POSITION,
     BY_SIZE,
@@ -109,12 +108,6 @@ def list_mapped(task, source, block, places, scales):
                 scales[kept] = i - start
             kept += 1
     return kept
-
-
-@inlined
-def lists():
-    """Room for the list of a block: offsets of rows, and their factors or numbers."""
-    return on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), BLOCK)
 
 
 @inlined

@@ -27,7 +27,7 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
-    tile,
+    tile_elements,
 )
 from pullback.ops.segment.cpu_walk import (
     over_columns,
@@ -54,13 +54,7 @@ from pullback.ops.segment.cpu_words import (
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
 LANES_AT_MOST = 16
-STACK = BLOCK * PARTS * LANES_AT_MOST
-
-
-@inlined
-def stack():
-    """Room for a product before each row of a block."""
-    return on_stack(as_f64_pointer(0), STACK)
+STACK = BLOCK * PARTS * LANES_AT_MOST  # for a product before each row of a block
 
 
 @inlined
@@ -164,7 +158,7 @@ def to_rows(task, state, block, g, at, along, count, n):
     """A gradient, as a product, times the product of the other rows to each row of a block."""
     target, _, buffer, _, saved, saved_rows = state
     _, _, start, end, _, _, last = block
-    before, memory = one(n), stack()
+    before, memory = one(n), on_stack(as_f64_pointer(0), STACK)
     for i in range(start, end):
         fetch_ahead(task, saved_rows, saved, i, at[2], last)
         keep(saved, memory, i - start, before, n)
@@ -224,7 +218,8 @@ def gradient_state(task, buffer):
 def product_gradients(task, lo, hi):
     """Short segments whole, long ones to the products of their blocks. Items are places of the
     walk."""
-    state = gradient_state(task, tile(pointer(task, TARGET)))
+    target = pointer(task, TARGET)
+    state = gradient_state(task, on_stack(target, tile_elements(target)))
     over_segments(task, lo, hi, product_lanes(state[0]), gradient_strip, state, over_panels)
 
 
@@ -263,5 +258,6 @@ def hand_out_strip(task, state, block, at, along, column, count, n):
 @kernel
 def hand_out_products(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    state = gradient_state(task, tile(pointer(task, TARGET)))
+    target = pointer(task, TARGET)
+    state = gradient_state(task, on_stack(target, tile_elements(target)))
     over_long_blocks(task, lo, hi, product_lanes(state[0]), hand_out_strip, state)

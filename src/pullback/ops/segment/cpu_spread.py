@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence, filled, filled_wide, prefetch
+from pullback.cpu.memory import fence, filled, filled_wide, on_stack, prefetch
 from pullback.cpu.vector import like
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import (
@@ -16,7 +16,7 @@ from pullback.ops.segment.cpu_strip import (
     row_at,
     rows_of,
     store,
-    tile,
+    tile_elements,
 )
 from pullback.ops.segment.cpu_walk import (
     columns_of,
@@ -93,7 +93,7 @@ def share_strip(task, state, block, at, along, column, count, n):
 def share_segments(task, lo, hi):
     """target[n] = source[s] / how many rows s has. Items are places of the walk over segments."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (target, rows_of(task, POSITION_ROW), tile(target), source)
+    state = (target, rows_of(task, POSITION_ROW), on_stack(target, tile_elements(target)), source)
     over_segments(task, lo, hi, lanes(source), share_strip, state, over_panels)
 
 

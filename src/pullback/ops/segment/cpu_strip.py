@@ -18,7 +18,6 @@ from pullback.cpu.memory import (
     get_first_wide,
     get_wide,
     is_aligned,
-    on_stack,
     prefetch,
     put,
     put_first,
@@ -79,14 +78,9 @@ def _elements_in(nbytes):
     return op(elements)
 
 
+# A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
 tile_columns, tile_elements = _elements_in(TILE_BYTES), _elements_in(BLOCK * TILE_BYTES)
 line_elements = _elements_in(64)
-
-
-@inlined
-def tile(p):
-    """Room for a panel of a block: TILE_BYTES of each row, as elements of p."""
-    return on_stack(p, tile_elements(p))
 
 
 @inlined

@@ -16,15 +16,17 @@ from pullback.cpu.memory import (
     as_i64_pointer,
     filled_wide,
     get_first,
+    on_stack,
     put_first,
 )
 from pullback.cpu.vector import absolute, like, select, splat, to_f64
-from pullback.ops.segment.cpu_list import fetch_listed, lists, over_listed
+from pullback.ops.segment.cpu_list import fetch_listed, over_listed
 from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
 from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
     AHEAD,
+    BLOCK,
     BY_SIZE,
     BY_WEIGHT,
     COLUMNS,
@@ -156,7 +158,8 @@ def add_partial(task, target, part, column, count, n, total, rest):
 def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source = pointer(task, SOURCE)
-    state = (source, lists(), pointer(task, TARGET), word(task, SCALING), word(task, AHEAD))
+    lists = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), BLOCK))
+    state = (source, lists, pointer(task, TARGET), word(task, SCALING), word(task, AHEAD))
     over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 
