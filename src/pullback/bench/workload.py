@@ -84,16 +84,15 @@ class Workload:
         arguments = {**self.make(draw, op), **self.options}
         return self._problem(subjects()[op], arguments)
 
-    def backward(self, op: str, draw: Draw, forward: Problem, result: tuple[Any, ...]) -> Problem:
-        """The gradient of `forward`, whose results are given: what it saved is taken from them."""
+    def backward(self, op: str, draw: Draw, forward: Problem, saved: Mapping[str, Any]) -> Problem:
+        """The gradient of `forward`, whose results are given by name."""
         subject = subjects()[f"{op}_backward"]
         names = subject.function.parameters
-        known = {**forward.arguments, **self.backward_options}
-        known.update(zip(forward.call.returns, result, strict=False))
+        known = {**forward.arguments, **self.backward_options, **saved}
         if getattr(known.get("weight"), "ndim", 0) == 2:
             known["num_embeddings"] = len(known["weight"])
         # The first parameter of every backward is the gradient of the result.
-        known[names[0]] = draw.normal(*result[0].shape)
+        known[names[0]] = draw.normal(*next(iter(saved.values())).shape)
         return self._problem(subject, known)
 
     def _problem(self, subject: Subject, arguments: Arguments) -> Problem:
@@ -153,20 +152,21 @@ class Row:
         forward = self.workload.forward(self.op, draw)
         if self.direction == "forward":
             return forward, forward
-        result = _saved(forward, draw)
-        return self.workload.backward(self.op, draw, forward, result), forward
+        saved = _saved(forward, draw)
+        return self.workload.backward(self.op, draw, forward, saved), forward
 
 
-def _saved(forward: Problem, draw: Draw) -> tuple[Any, ...]:
+def _saved(forward: Problem, draw: Draw) -> dict[str, Any]:
     """What the forward leaves for its backward: its results, the positions of extrema included."""
     arguments = forward.arguments
     if arguments.get("mode") == "max":
         arguments = {**arguments, "return_indices": True}
     problem = forward if arguments is forward.arguments else Problem(forward.subject, arguments)
     if draw.blank:
-        specs = problem.call.specs
-        return tuple(np.zeros(spec.shape, spec.element.dtype) for spec in specs)
-    return problem.answer()
+        found = tuple(np.zeros(spec.shape, spec.element.dtype) for spec in problem.call.specs)
+    else:
+        found = problem.answer()
+    return dict(zip(problem.call.returns, found, strict=True))
 
 
 def rows_of(family: Family) -> Iterator[Row]:

@@ -2,8 +2,7 @@
 
 The rows of a vector are neighbours in the innermost of the other loops; their carries do not wait
 for each other. Where they lie side by side in every tensor, vectors are read and written in place.
-Elsewhere a tile is turned on the stack first: elements copied one by one into rows of lanes, long
-before a vector needs them."""
+Elsewhere tiles are turned on the stack."""
 
 from __future__ import annotations
 
@@ -17,10 +16,9 @@ from pullback.cpu.loops import axis_words, extent, offset, step
 from pullback.cpu.memory import filled_wide, get_wide, on_stack, put
 from pullback.cpu.program import TENSORS, Phase, Program, grain_for
 from pullback.cpu.vector import fma
+from pullback.ops.recurrence.cpu_turn import LANES, TILE, turn_in, turn_out
 from pullback.tensor.layout import along_axis
 
-LANES = 16
-TILE = 32  # elements along the axis that are turned at once
 TILE_ELEMENTS = TILE * LANES
 FORWARD, BACKWARD = TENSORS + 3, TENSORS + 5  # where the layout words start
 
@@ -60,25 +58,6 @@ def side_by_side(w, tensors):
     for tensor in range(tensors):
         elsewhere += abs(apart(w, tensor) - 1)
     return elsewhere == 0
-
-
-@register_jitable
-def turn_in(walk, tile, rows, first, past):
-    """Elements first..past of each row into the tile, the rows as lanes."""
-    p, start, along, across = walk
-    for r in range(rows):
-        here = start + r * across + first * along
-        for n in range(past - first):
-            tile[n * LANES + r] = p[here + n * along]
-
-
-@register_jitable
-def turn_out(walk, tile, rows, first, past):
-    p, start, along, across = walk
-    for r in range(rows):
-        here = start + r * across + first * along
-        for n in range(past - first):
-            p[here + n * along] = tile[n * LANES + r]
 
 
 # --- forward: h[n] = a[n]·h[n-1] + b[n] ----------------------------------------------------------
