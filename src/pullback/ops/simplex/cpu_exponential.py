@@ -7,12 +7,15 @@ x may be no less than the floor, and no more than keeps e^x·2^s finite.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from pullback.cpu.elementary import _biased as biased
+from pullback.cpu.elementary import _exp_tail as exp_tail
 from pullback.cpu.elementary import _flush_low as least_exponent
+from pullback.cpu.elementary import _ln2_high as ln2_high
+from pullback.cpu.elementary import _ln2_low as ln2_low
 from pullback.cpu.elementary import _mantissa as mantissa
-from pullback.cpu.elementary import exp_parts_within
 from pullback.cpu.emit import inlined
-from pullback.cpu.vector import as_float, as_int, maximum
+from pullback.cpu.vector import as_float, as_int, fma, maximum
 
+LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
 
 
@@ -30,7 +33,9 @@ def floor_of(s):
 
 @inlined
 def scaled_exp(x, bias, floor):
-    """e^x·2^s, for s integral; NaN stays NaN."""
-    p, k = exp_parts_within(maximum(floor, x))
-    bits = as_int(k + bias)
-    return p * as_float(bits << mantissa(bits))
+    """e^x·2^s within an ulp, for s integral; NaN stays NaN."""
+    x = maximum(floor, x)
+    shifted = fma(x, LOG2_E, bias)
+    k, bits = shifted - bias, as_int(shifted)
+    r = fma(k, -ln2_low(x), fma(k, -ln2_high(x), x))
+    return (fma(r * r, exp_tail(r), r) + 1) * as_float(bits << mantissa(bits))

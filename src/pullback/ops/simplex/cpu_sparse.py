@@ -33,6 +33,7 @@ from pullback.cpu.vector import (
     like,
     maximum,
     reduce_add,
+    round_even,
     select,
     splat,
     sqrt,
@@ -206,7 +207,8 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
         shifts[part], high[part] = computed(p, shift), computed(p, cut)
         low[part] = computed(p, select(infinite, 0.0, (cut - to_f64(high[part])) + error))
         marks[part] = computed(p, select(infinite, top, NAN))
-        values[part] = computed(p, select(top == -INFINITY, 0.0, value(-t - rest)))
+        share = 1.0 / round_even(1.0 / value(-t - rest))  # as many share as are infinite
+        values[part] = computed(p, select(top == -INFINITY, 0.0, share))
         return absolute(cut) < INFINITY
 
     @inlined
