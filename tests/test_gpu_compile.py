@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("triton")
@@ -10,6 +13,7 @@ from pullback.contract.element import FLOATS, ElementKind
 from pullback.gpu import report
 from pullback.gpu.targets import TARGETS, build
 
+DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
 TURNS = len(FLOATS)
 
 
@@ -44,3 +48,44 @@ def test_rows_are_read_in_wide_loads() -> None:
     assert found.keys() == wanted
     for step in found.values():
         assert build(step, "sm_80").vector == 16
+
+
+# --- the table of docs/gpu.md: `pullback gpu-report` writes it again after a change in a kernel --
+
+
+def test_the_table_is_fresh() -> None:
+    """Made from these sources, by this Triton, with a row for every kernel and element."""
+    rows = report.rows_of(DOCUMENT)
+    heads = [report.head_of(job) for job in report.jobs()]
+    assert len(rows) == len(heads)
+    assert all(row.startswith(head) for row, head in zip(rows, heads, strict=True))
+    assert report.is_fresh(DOCUMENT)
+
+
+def test_the_table_says_what_the_compiler_says() -> None:
+    """A few rows, compiled again."""
+    jobs, rows = report.jobs(), report.rows_of(DOCUMENT)
+    for number in range(7, len(jobs), len(jobs) // 4):
+        element, kind = jobs[number]
+        step = report.kernels(element)[kind].step
+        cells = " | ".join(report.cell_of(build(step, target)) for target in TARGETS)
+        assert rows[number] == f"{report.head_of(jobs[number])} {cells} |"
+
+
+def test_nothing_spills() -> None:
+    assert not [row for row in report.rows_of(DOCUMENT) if report.spills(row)]
+
+
+def test_the_command_renews_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = pytest.importorskip("pullback.cli.app")
+    page, jobs = tmp_path / "gpu.md", report.jobs()[:1]
+    page.write_text(DOCUMENT.read_text().replace(report.stamp(), "0"))
+    assert not report.is_fresh(page)
+    monkeypatch.setattr(report, "jobs", lambda: jobs)
+    monkeypatch.setattr(sys, "argv", ["pullback", "gpu-report", "--write", str(page)])
+    assert commands.run() == 0
+    assert report.is_fresh(page)
+    assert report.rows_of(page) == [report.row_of(jobs[0])]
+    assert "1 kernels, 0 of them spill" in capsys.readouterr().err
