@@ -11,16 +11,18 @@ import math
 
 from numba import types
 
-from pullback.cpu.emit import I64, inlined, op
+from pullback.cpu.emit import I64, Lane, inlined, op
 from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import STORAGE, as_f64_pointer, fence
 from pullback.cpu.program import TENSORS, WORKSPACE
 from pullback.cpu.sweep import cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import (
     by_type,
     earlier,
     last,
     lines_across,
+    literal,
     load,
     moved,
     spread,
@@ -34,6 +36,7 @@ from pullback.cpu.vector import (
     as_float,
     as_int,
     fma,
+    is_nan,
     select,
     splat,
     to_f32,
@@ -54,6 +57,14 @@ INFINITY = math.inf
 def _rows(p: types.CPointer):
     rows = types.literal(1 if STORAGE[p.dtype].compute == types.float64 else 4)
     return rows(p), lambda b, _: I64(rows.literal_value)
+
+
+@op
+def _forward_rows(p: types.CPointer, L: Lane):
+    """How many steps a tile of the forward has: several trees of four."""
+    along = 16 if STORAGE[p.dtype].wide == types.float64 else 32
+    rows = along if L.literal_value == 1 else 8
+    return literal(1 if STORAGE[p.dtype].compute == types.float64 else rows, p, L)
 
 
 @by_type
@@ -101,12 +112,23 @@ def product_tile(at, size, state, L):
     return _product_plain
 
 
+@inlined
+def _four_factors(tiles, carry, L):
+    v = products(tiles[0], L)
+    return spread(carry, v) * v, carry * last(v, L)
+
+
 def _product_plain(at, size, state, L):
     x, y = at
     carry, error = state
-    v = products(to_f64(load(x, size, 1.0, _rows(x[0]), L)), L)
-    store(y, size, one_nan(_narrowed(y[0], spread(carry, v) * v)), L)
-    return carry * last(v, L), error
+    v = to_f64(load(x, size, 1.0, _forward_rows(x[0], L), L))
+    v, carry = in_blocks(_four_factors, (v,), carry, 4, L)
+    v = _narrowed(y[0], v)
+    # A product that was NaN stays NaN.
+    if any_lane(is_nan(carry)):
+        v = one_nan(v)
+    store(y, size, v, L)
+    return carry, error
 
 
 def _product_compensated(at, size, state, L):
@@ -131,7 +153,7 @@ def _cumprod(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             states[c // L] = start
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-        sweep(product_tile, at, length(task), lines, states, _rows(p), 0, 0, L)
+        sweep(product_tile, at, length(task), lines, states, _forward_rows(p, L), 0, 0, L)
     fence()
 
 
