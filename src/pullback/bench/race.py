@@ -24,8 +24,8 @@ class Effort:
     and at least `least` samples, or ten times `seconds`; a sample lasts `sample` seconds or one
     call."""
 
-    rounds: int = 21
-    seconds: float = 0.3
+    rounds: int = 15
+    seconds: float = 0.2
     least: int = 3
     sample: float = 2e-4
 
