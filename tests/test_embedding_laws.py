@@ -314,3 +314,16 @@ def test_empty_everything() -> None:
     assert (winners == -1).all()
     skipped = pb.embedding(table, np.array([7, -1]), out_of_range="skip")
     assert (skipped == 0).all()
+
+
+def test_winners_of_long_bags_follow_ids_of_either_width() -> None:
+    """A bag cut into blocks reads its ids again when the blocks are combined."""
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((40, 5)).astype(np.float32)
+    ids, offsets = rng.integers(0, 40, 900), np.array([0, 3])
+    best, winners = pb.embedding_bag(weight, ids, offsets, mode="max", return_indices=True)
+    narrow = ids.astype(np.int32)
+    again = pb.embedding_bag(weight, narrow, offsets, mode="max", return_indices=True)
+    assert (best == np.stack([weight[ids[:3]].max(0), weight[ids[3:]].max(0)])).all()
+    assert (best == again[0]).all()
+    assert (winners == again[1]).all()
