@@ -52,13 +52,14 @@ def _compiled(
 ) -> Iterator[tuple[str, ElementKind, str]]:
     """What is done, as it gets done, with what went wrong."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
 
     from pullback.bench.inventory import compile_ahead
 
     if jobs == 1:
         yield from ((*step, compile_ahead(*step)) for step in todo)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         running = {pool.submit(compile_ahead, *step): step for step in todo}
         for done in as_completed(running):
             yield *running[done], done.result()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pullback.contract.element import TABLE
+from pullback.contract.errors import Unsupported
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import Function
 from pullback.plan.plan import remember
@@ -91,8 +92,19 @@ def entry_of(
 
 def launch(function: Function, *args: Any, **options: Any) -> Any:
     """Run on CPU tensors and record nothing: the kernel of the registered ops."""
-    key, _ = key_of(function, args, options)
+    args = tuple(map(_plain, args))
+    options = {name: _plain(value) for name, value in options.items()}
+    key, state = key_of(function, args, options)
+    if state >= FOREIGN:
+        raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
     return entry_of(key, function, args, options, None).ready.run(args, options, None, look, empty)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor of a subclass as the tensor it is: only then does a key describe it."""
+    if isinstance(value, torch.Tensor) and type(value) not in PLAIN:
+        return value.as_subclass(torch.Tensor)
+    return value
 
 
 def look(array: Any) -> tuple[Any, int]:

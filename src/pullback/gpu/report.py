@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def _ignore(_: str) -> None:
 def write(path: str | Path, workers: int = 2, announce: Callable[[str], None] = _ignore) -> None:
     """Compile for every target what is not known yet, and put the table into the document."""
     document, rows, todo = Path(path), [], jobs()
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for row in pool.map(row_of, todo):
             rows.append(row)
             announce(row)
