@@ -25,7 +25,7 @@ class Effort:
     call."""
 
     rounds: int = 15
-    seconds: float = 0.2
+    seconds: float = 0.12
     least: int = 3
     sample: float = 2e-4
 
