@@ -116,8 +116,13 @@ class Problem:
         return max(prod(shape) for shape in shapes)
 
     def part(self, take: Take) -> Problem:
-        """The same problem on a part of every float tensor, for the oracle."""
-        arguments = {k: take(v) if is_float(v) else v for k, v in self.arguments.items()}
+        """The same problem on a part of every float tensor, and of the indices that lie beside one,
+        for the oracle."""
+        beside = {v.shape for v in self.arguments.values() if is_float(v) and v.ndim > 1}
+        arguments = {
+            k: take(v) if is_float(v) or getattr(v, "shape", ()) in beside else v
+            for k, v in self.arguments.items()
+        }
         return Problem(self.subject, arguments)
 
     def errors(self, results: tuple[Any, ...]) -> list[Any]:
