@@ -43,7 +43,7 @@ def measure(row: Row, libraries: tuple[str, ...], threads: int) -> Accuracy:
     """Worst and mean error of every contestant, or what is wrong with it."""
     problem, forward = row.problems(Draw(row.element))
     ideal = _ideal(problem, forward)
-    truths = ideal.subject.truth(ideal.arguments)
+    truths = ideal.subject.truth(ideal.arguments, problem.arguments)
     contest = Contest(problem, forward, row.workload.wrt if row.direction == "backward" else ())
     tables = families()[row.family].peers
     errors: dict[str, tuple[float, float]] = {}
@@ -66,7 +66,7 @@ def measure(row: Row, libraries: tuple[str, ...], threads: int) -> Accuracy:
         if said:
             verdicts[name] = said
             continue
-        ulps = _errors(ideal, results, truths)
+        ulps = _errors(problem, results, truths)
         errors[name] = float(ulps.max(initial=0.0)), float(ulps.mean())
     return Accuracy(
         row.family, row.op, row.direction, row.workload.name, row.element.value, errors, verdicts

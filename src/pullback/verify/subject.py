@@ -56,9 +56,10 @@ class Subject:
     def oracle(self) -> Any:
         return getattr(import_module(f"pullback.ops.{self.family}.oracle"), self.name)
 
-    def truth(self, arguments: Arguments) -> tuple[Any, ...]:
-        """The oracle's answer to the same arguments, unrounded."""
-        known = set(inspect.signature(self.oracle).parameters) - self._unread(arguments)
+    def truth(self, arguments: Arguments, rounded: Arguments | None = None) -> tuple[Any, ...]:
+        """The oracle's answer to the same arguments, unrounded. `rounded` are what a kernel would
+        take, where these are wider."""
+        known = set(inspect.signature(self.oracle).parameters) - self._unread(rounded or arguments)
         with np.errstate(all="ignore"):
             result = self.oracle(**{k: v for k, v in arguments.items() if k in known})
         return result if isinstance(result, tuple) else (result,)
