@@ -13,6 +13,7 @@ from pullback.ops.scan import cpu_extremum as extremum
 from pullback.ops.scan import cpu_logsumexp as logsumexp
 from pullback.ops.scan import cpu_logsumexp_backward as logsumexp_backward
 from pullback.ops.scan import cpu_product as product
+from pullback.ops.scan import cpu_product_backward as product_backward
 from pullback.ops.scan import cpu_sum as sum_
 from pullback.ops.scan.contract import keeps_y
 from pullback.tensor.layout import along_axis
@@ -51,10 +52,14 @@ def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
     if desc.kind is K.CUMSUM:
         kernels = sum_.cumsum_along, sum_.cumsum_across
     elif desc.kind is K.CUMPROD and y is not None:
-        kernels = product.cumprod_backward_along, product.cumprod_backward_across
+        kernels = product_backward.cumprod_backward_along, product_backward.cumprod_backward_across
+        reverse = desc.reverse
     elif desc.kind is K.CUMPROD:
-        kernels = product.cumprod_recomputed_along, product.cumprod_recomputed_across
-        reverse, side = desc.reverse, product.SIDE
+        kernels = (
+            product_backward.cumprod_recomputed_along,
+            product_backward.cumprod_recomputed_across,
+        )
+        reverse, side = desc.reverse, product_backward.SIDE
     elif desc.kind in (K.CUMMAX, K.CUMMIN):
         option, reverse, side = _sign(desc), desc.reverse, extremum.SIDE
         name = desc.ties.value + "_backward"

@@ -1,0 +1,314 @@
+"""The gradient of running products: R[j] = dy[j] + x[j+1]·R[j+1], dx[j] = y[j-1]·R[j].
+
+The walk goes from the far end of a line, through the quads of the forward. Before it is known what
+comes after a quad, it is known what the quad makes of it:
+
+    c = x[j+4]·R[j+4]   becomes   x[j]·R[j] = p·c + b,   and   R[j+k] = p[k]·c + b[k]
+
+No division: zeros in the input cost nothing. Halves save no y; the products are taken again.
+"""
+
+from numba import types
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import kernel, pointer, word
+from pullback.cpu.memory import STORAGE, as_f64_pointer, fence
+from pullback.cpu.program import TENSORS, WORKSPACE
+from pullback.cpu.sweep import backwards, cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import opaque
+from pullback.cpu.tiles import by_type, first, lines_across, load, moved, spread, stack, store
+from pullback.cpu.vector import (
+    absolute,
+    all_lanes,
+    any_lane,
+    fma,
+    is_nan,
+    select,
+    shift_down,
+    shift_up,
+    splat,
+    to_f64,
+)
+from pullback.ops.scan.cpu_product import (
+    CELLS,
+    INFINITY,
+    WIDTH,
+    narrowed,
+    one_nan_each,
+    ones,
+    products,
+    times,
+)
+from pullback.ops.scan.cpu_quads import (
+    STEPS,
+    chained,
+    chained_back,
+    load_quads,
+    store_quads,
+    sweep_quads,
+    sweep_quads_back,
+)
+from pullback.ops.scan.cpu_sum import one_nan
+
+# Where y is recomputed: how many steps' products wait on the stack, and on how many lines.
+CHUNK, CHUNK_ACROSS = 1 << 13, 1 << 10
+SIDE = 64
+SAVED = CHUNK // (STEPS * WIDTH)
+SIDE_CELLS = SIDE // 8
+SAVED_ACROSS = CHUNK_ACROSS // STEPS * SIDE_CELLS
+
+
+@inlined
+def _affine(carry, totals):
+    p, b = totals
+    return fma(p, carry, b)
+
+
+@inlined
+def _applied(p, b, c):
+    return fma(p[0], c, b[0]), fma(p[1], c, b[1]), fma(p[2], c, b[2]), b[3] + c
+
+
+@inlined
+def _recurrence(v, g, later, L):
+    """R of each step, and x[j]·R[j] of the first, from x, dy and what comes after the tile."""
+    b2 = fma(v[3], g[3], g[2])
+    b1 = fma(v[2], b2, g[1])
+    b0 = fma(v[1], b1, g[0])
+    p1 = v[3] * v[2]
+    p0 = p1 * v[1]
+    p, b, totals = (p0, p1, v[3]), (b0, b1, b2, g[3]), (p0 * v[0], v[0] * b0)
+    c, carry = chained_back(_affine, later, totals, L)
+    r = _applied(p, b, c)
+    finite = absolute(totals[0]) < INFINITY
+    if not all_lanes(finite):
+        # inf · 0 between two factors is no number, though in their places they may never meet:
+        # quads with an infinite factor go step by step. What leaves a quad enters the one before
+        # it, so that after as many rounds as there are quads all of them are right.
+        c = left = spread(later, v[0])
+        for _ in range(opaque(WIDTH)):
+            r = _selected(finite, _applied(p, b, c), _step_by_step(v, g, c))
+            left = select(finite, _affine(c, totals), v[0] * r[0])
+            c = _entering(left, later, L)
+        carry = first(left, L)
+    return r, carry
+
+
+@inlined
+def _step_by_step(v, g, c):
+    r3 = g[3] + c
+    r2 = g[2] + v[3] * r3
+    r1 = g[1] + v[2] * r2
+    return g[0] + v[1] * r1, r1, r2, r3
+
+
+@inlined
+def _selected(mask, u, v):
+    return (
+        select(mask, u[0], v[0]),
+        select(mask, u[1], v[1]),
+        select(mask, u[2], v[2]),
+        select(mask, u[3], v[3]),
+    )
+
+
+@by_type
+def _entering(left, later, L):
+    """What enters each quad from the one after it; a single quad has none."""
+    if L.literal_value > 1:
+        return lambda left, later, L: later
+    return lambda left, later, L: shift_down(left, spread(later, left), 1)
+
+
+@inlined
+def gradient_tile(at, place, size, state, L):
+    dy, dx, x, y, saved = at
+    v = load_quads(x, size, ones(L), L)
+    r, later = _recurrence(v, load_quads(dy, size, ones(L) * 0.0, L), state[0], L)
+    before = _before(y, saved, v, place, size, L)
+    out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
+    if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
+        out = one_nan_each(out)
+    store_quads(dx, size, narrowed(dx[0], out), L)
+    return later, state[1]
+
+
+@by_type
+def _before(y, saved, v, place, size, L):
+    """y[j-1]: what was saved, or the products once more from what enters the tile."""
+    if not isinstance(y, types.NoneType):
+        return _before_given
+
+    def recomputed(y, saved, v, place, size, L):
+        w = products(v)
+        c, _ = chained(times, saved[_cell(place, L)][0], (w[3],), L)
+        return c, c * w[0], c * w[1], c * w[2]
+
+    return recomputed
+
+
+def _before_given(y, saved, v, place, size, L):
+    w = load_quads(y, size, ones(L), L)
+    begins = place[0] == 0
+    p, i, step, streaming = y
+    there = p, i if begins else i - step, step, streaming
+    above = to_f64(load(there, _one_step(size), 1.0, 1, L))
+    if begins:
+        above = splat(1.0, L)
+    return _moved_on(w[3], above, L), w[0], w[1], w[2]
+
+
+@by_type
+def _moved_on(w, above, L):
+    """The last step of the quad before each quad."""
+    if L.literal_value > 1:
+        return lambda w, above, L: above
+    return lambda w, above, L: shift_up(w, spread(above, w), 1)
+
+
+@by_type
+def _one_step(size):
+    if isinstance(size, types.NoneType):
+        return lambda size: None
+    return lambda size: (1, size[1])
+
+
+@inlined
+def _gradient_compensated(at, size, state, L):
+    dy, dx, x, y = at
+    later, error = state
+    v, g = load(x, size, 1.0, 1, L), load(dy, size, 0.0, 1, L)
+    before = _one_before(y, size, L)
+    r = g + later
+    part = r - g
+    error += (g - (r - part)) + (later - part)
+    error = select((absolute(r) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
+    correction = before * error
+    plain = before * r
+    corrected = fma(before, r, correction)
+    store(dx, size, one_nan(select(absolute(correction) < INFINITY, corrected, plain)), L)
+    later = v * r
+    error = fma(v, r, -later) + v * error
+    error = select((absolute(later) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
+    return later, error
+
+
+@by_type
+def _one_before(y, size, L):
+    """The saved y one step further on in this walk."""
+    if isinstance(size, types.NoneType):
+        return lambda y, size, L: load(moved((y,), 1, 0)[0], None, 1.0, 1, L)
+    return lambda y, size, L: load(moved((y,), 1, 0)[0], (size[0] - 1, size[1]), 1.0, 1, L)
+
+
+@by_type
+def _sweep_gradients(at, n, lines, states, L):
+    if STORAGE[at[0][0].dtype].compute == types.float64:
+
+        def one_by_one(at, n, lines, states, L):
+            there = backwards(at, n)
+            sweep(_gradient_compensated, there, n, lines, states, 1, 0, 1, L)
+
+        return one_by_one
+
+    def in_quads(at, n, lines, states, L):
+        dy, dx, x, y = at
+        sweep_quads_back(gradient_tile, (dy, dx, x, y, None), n, lines, states, WIDTH, L)
+
+    return in_quads
+
+
+@inlined
+def _cumprod_backward(task, lo, hi, cells, L):
+    dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
+    x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
+    start = splat(0.0, L), splat(0.0, L)
+    states = stack(start, cells)
+    for item in range(lo, hi):
+        line, lines = strip_of(task, item)
+        for c in range(0, lines, L):
+            states[c // L] = start
+        at = (
+            cursor(task, dy, 0, line, L),
+            cursor(task, dx, 1, line, L),
+            cursor(task, x, 2, line, L),
+            cursor(task, y, 3, line, L),
+        )
+        _sweep_gradients(at, length(task), lines, states, L)
+    fence()
+
+
+@kernel
+def cumprod_backward_along(task, lo, hi):
+    _cumprod_backward(task, lo, hi, 1, 1)
+
+
+@kernel
+def cumprod_backward_across(task, lo, hi):
+    _cumprod_backward(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+
+
+# --- backward without y: halves ------------------------------------------------------------------
+
+
+@by_type
+def _cell(place, L):
+    """Where what enters the tile at a place waits."""
+    if L.literal_value > 1:
+        return lambda place, L: place[0] // STEPS * (SIDE // L) + place[1] // L
+    return lambda place, L: place[0] // (STEPS * WIDTH)
+
+
+@inlined
+def entering_tile(at, place, size, state, L):
+    """Keep the product of everything before the tile."""
+    x, saved = at
+    saved[_cell(place, L)] = state
+    v = products(load_quads(x, size, ones(L), L))
+    return (chained(times, state[0], (v[3],), L)[1],)
+
+
+@inlined
+def _cumprod_recomputed(task, lo, hi, chunk, cells, saved_cells, L):
+    dy, dx, x = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
+    kept = as_f64_pointer(word(task, WORKSPACE))
+    n = length(task)
+    chunks = (n + chunk - 1) // chunk
+    one, none = (splat(1.0, L),), (splat(0.0, L), splat(0.0, L))
+    carried, states = stack(one, cells), stack(none, cells)
+    saved = stack(one, saved_cells)
+    for item in range(lo, hi):
+        line, lines = strip_of(task, item)
+        for c in range(0, lines, L):
+            carried[c // L] = one
+            states[c // L] = none
+        at = cursor(task, dy, 0, line, L), cursor(task, dx, 1, line, L), cursor(task, x, 2, line, L)
+        # Forwards through the chunks, and back: on the way out what enters each chunk goes to the
+        # workspace. A single chunk needs none.
+        for turn in range(2 * chunks - 1):
+            number = min(turn, 2 * (chunks - 1) - turn)
+            begin = number * chunk
+            steps = min(chunk, n - begin)
+            for c in range(0, lines if chunks > 1 else 0, L):
+                there = kept, line * chunks + number * lines + c, 0, False
+                if turn < chunks:
+                    store(there, (1, min(L, lines - c)), carried[c // L][0], L)
+                else:
+                    carried[c // L] = (load(there, (1, min(L, lines - c)), 1.0, 1, L),)
+            here = moved(at, begin, 0)
+            sweep_quads(entering_tile, (here[2], saved), steps, lines, carried, WIDTH, L)
+            if turn >= chunks - 1:
+                there = here[0], here[1], here[2], None, saved
+                sweep_quads_back(gradient_tile, there, steps, lines, states, WIDTH, L)
+    fence()
+
+
+@kernel
+def cumprod_recomputed_along(task, lo, hi):
+    _cumprod_recomputed(task, lo, hi, CHUNK, 1, SAVED, 1)
+
+
+@kernel
+def cumprod_recomputed_across(task, lo, hi):
+    L = lines_across(pointer(task, TENSORS))
+    _cumprod_recomputed(task, lo, hi, CHUNK_ACROSS, SIDE_CELLS, SAVED_ACROSS, L)
