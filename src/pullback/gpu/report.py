@@ -82,14 +82,19 @@ def entries(element: ElementKind) -> tuple[Entry, ...]:
 Kind = tuple[str, ...]
 
 
+def kind_of(step: Step) -> Kind:
+    """A kernel and the kind of its work, which is what its constants name."""
+    constants = (value for value in step.arguments.values() if isinstance(value, str))
+    return (step.kernel.__name__, *constants)
+
+
 @cache
 def kernels(element: ElementKind) -> dict[Kind, Entry]:
-    """What the table shows: every kernel once for each kind of work, which is what its constants
-    name. All that they are specialised for besides is compiled by `make test-slow`."""
+    """What the table shows: every kernel once for each kind of work. All that they are specialised
+    for besides is compiled by `make test-slow`."""
     found: dict[Kind, Entry] = {}
     for entry in entries(element):
-        kinds = (value for value in entry.step.arguments.values() if isinstance(value, str))
-        found.setdefault((entry.step.kernel.__name__, *kinds), entry)
+        found.setdefault(kind_of(entry.step), entry)
     return found
 
 

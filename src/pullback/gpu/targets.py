@@ -18,6 +18,7 @@ from typing import Any
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import create_function_from_signature
@@ -89,7 +90,7 @@ def remembered(step: Step, target: str) -> Resources:
     return Resources(**json.loads(Path(path).read_text()))
 
 
-_NOTE = "resources.json"
+_NOTE = "taken.json"
 
 
 def _number(pattern: str, text: str) -> int:
@@ -111,15 +112,18 @@ def _of_amd(compiled: Any) -> Resources:
     return Resources(registers, spills, compiled.metadata.shared, widest)
 
 
-# --- NVIDIA: the cubin says what it takes, PTX what it loads -------------------------------------
+# --- NVIDIA: the cubin says what it takes, PTX what it loads, the assembler what it spills --------
 
 
 def _of_nvidia(compiled: Any) -> Resources:
     usage = _usage(compiled.asm["cubin"])
     loads = re.findall(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.b(\d+)", compiled.asm["ptx"])
     widest = max((int(count or 1) * int(bits) // 8 for count, bits in loads), default=0)
-    registers, stack = _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage)
-    return Resources(registers, stack, compiled.metadata.shared, widest)
+    # A frame holds what was spilled, or the return address of a division: only then is it asked.
+    framed = _number(r"STACK:(\d+)", usage) > 0
+    spills = _spilled(compiled.asm["ptx"], compiled.metadata.target.arch) if framed else 0
+    registers = _number(r"REG:(\d+)", usage)
+    return Resources(registers, spills, compiled.metadata.shared, widest)
 
 
 def _usage(cubin: bytes) -> str:
@@ -128,3 +132,15 @@ def _usage(cubin: bytes) -> str:
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _spilled(ptx: str, capability: int) -> int:
+    """Assembled once more, with the flags Triton gives."""
+    flags = ("-lineinfo", "-v", "--regAllocOptLevel=2", "--fmad=false")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        name = f"--gpu-name={sm_arch_from_capability(capability)}"
+        command = [get_ptxas(capability).path, *flags, name, str(source), "-o", f"{source}.cubin"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(int(found) for found in re.findall(r"(\d+) bytes spill stores", said))

@@ -33,7 +33,7 @@ ALONG = Steps(
     (256, Tile(4, 256, 4)),
     (None, Tile(1, 1024, 4)),
 )
-ACROSS = Steps((16, Tile(64, 16, 4)), (None, Tile(32, 32, 4)))
+ACROSS = Steps((16, Tile(64, 16, 8)), (None, Tile(32, 32, 8)))
 # Backwards hold more at a time.
 ALONG_BACK = Steps(
     (16, Tile(32, 16, 4)), (64, Tile(8, 64, 4)), (128, Tile(4, 128, 4)), (None, Tile(1, 512, 4))

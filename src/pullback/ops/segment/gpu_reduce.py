@@ -15,6 +15,8 @@ from pullback.tensor.layout import merge
 ROWS = Steps(
     (1, Tile(128, 1, 4)), (8, Tile(64, 8, 4)), (32, Tile(16, 32, 4)), (None, Tile(8, 128, 4))
 )
+# The same where only pieces are wanted: products in f64, which would spill.
+PIECES = Steps(*ROWS.entries[:-1], (None, Tile(16, 64, 4)))
 # Groups at a time, where their pieces are joined: two cells a thread, more would spill in f64.
 GROUPS = Steps((1, Tile(128, 1, 4)), (8, Tile(32, 8, 4)), (None, Tile(8, 32, 4)))
 PIECE = 1024  # positions of a piece
@@ -86,7 +88,9 @@ class Reduction:
         """`tensors`: source, out, index, offsets, order, rows, factor, gate, and their loops."""
         if not self.groups * self.columns:
             return []
-        tile, joint = ROWS[self.columns], GROUPS[self.columns]
+        pieces_only = tensors["out"] is None
+        tile = (PIECES if pieces_only else ROWS)[self.columns]
+        joint = GROUPS[self.columns]
         shared = {
             "index_strides": tensors["out_strides"],
             "index_steps": tensors["out_steps"],
@@ -118,7 +122,7 @@ class Reduction:
         found: list[Step | Sort] = [
             Step(reduce, self.pieces * blocks, {**shared, **own}, tile.warps, traffic)
         ]
-        if self.is_cut and tensors["out"] is not None:
+        if self.is_cut and not pieces_only:
             blocks = ceil_div(self.columns, joint.block)
             own = {"blocks": blocks, "P": joint.rows, "B": joint.block}
             left = {k: v for k, v in shared.items() if k not in ("order", "factor", "step_factor")}

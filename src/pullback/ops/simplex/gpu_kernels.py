@@ -2,7 +2,7 @@
 
 The threshold of sparsemax and entmax15 is the root of a convex, falling function of τ, so Newton's
 method from max - 1 rises to it: for sparsemax in as many steps as the support shrinks, for entmax15
-quadratically. Sums are in the wide type.
+quadratically. Sums are in the wide type, counts over tiles in 64 bits.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _tiled_sums(
     """`_sums` over all tiles of the rows."""
     first = tl.zeros([R], tau.dtype)
     second = tl.zeros([R], tau.dtype)
-    count = tl.zeros([R], tl.int32)
+    count = tl.zeros([R], tl.int64)
     for start in range(0, n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
@@ -159,8 +159,8 @@ def map_tiles(
     row_live = row < rows
     at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
     peak = tl.full([R], float("-inf"), WIDE)
-    nans = tl.zeros([R], tl.int32)
-    tops = tl.zeros([R], tl.int32)
+    nans = tl.zeros([R], tl.int64)
+    tops = tl.zeros([R], tl.int64)
     for start in range(0, n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
@@ -250,7 +250,7 @@ def map_back(
     at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
     at_dx = place(row, extents, strides_dx)
     dot, total = tl.zeros([R], WIDE), tl.zeros([R], WIDE)
-    masses, nans = tl.zeros([R], tl.int32), tl.zeros([R], tl.int32)
+    masses, nans = tl.zeros([R], tl.int64), tl.zeros([R], tl.int64)
     if TILED:
         for start in range(0, n, B):
             k = start + tl.arange(0, B).to(tl.int64)
