@@ -51,6 +51,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]
     monkeypatch.setattr(JITFunction, "__getitem__", record)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr("pullback.gpu.runner.arch", lambda device: "sm_90")
     return made
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.element import ElementKind
+from pullback.gpu.device import arch
 from pullback.gpu.interpreter import interpret
 from pullback.gpu.program import GpuProgram, Operand, Scratch, Sort, Step
+from pullback.gpu.tuning import warps_of
 
 Status = tuple[int, int, int]
 
@@ -48,10 +50,14 @@ class _Memory:
 class TritonRunner:
     """A program bound to a device; "cpu" means the interpreter, for laws and debugging."""
 
-    __slots__ = ("_device", "_pointers", "_program")
+    __slots__ = ("_device", "_pointers", "_program", "warps")
 
     def __init__(self, program: GpuProgram, device: str) -> None:
         self._program, self._device = program, device
+        self.warps = [
+            warps_of(step, arch(device)) if isinstance(step, Step) and device != "cpu" else 0
+            for step in program.steps
+        ]
         self._pointers = tuple(
             tuple(
                 (name, value)
@@ -60,6 +66,10 @@ class TritonRunner:
             )
             for step in program.steps
         )
+
+    @property
+    def steps(self) -> tuple[Step | Sort, ...]:
+        return self._program.steps
 
     def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
         if self._device == "cpu":
@@ -70,7 +80,7 @@ class TritonRunner:
             return self._run(addresses, workspace)
 
     def _run(self, addresses: Sequence[int], workspace: int) -> Status:
-        for step, pointers in zip(self._program.steps, self._pointers, strict=True):
+        for step, pointers, warps in zip(self.steps, self._pointers, self.warps, strict=True):
             if isinstance(step, Sort):
                 self._sort(step, workspace)
                 continue
@@ -80,7 +90,7 @@ class TritonRunner:
             if self._device == "cpu":
                 interpret(step.kernel, step.grid, arguments)
             else:
-                step.kernel[step.grid,](**arguments, num_warps=step.warps, **OPTIONS)
+                step.kernel[step.grid,](**arguments, num_warps=warps, **OPTIONS)
         return self._status(workspace)
 
     def _status(self, workspace: int) -> Status:
