@@ -1,7 +1,7 @@
 """The laws on the Triton kernels, run in Triton's interpreter on CPU memory.
 
 The interpreter takes a Python call for every operation of every program: here every kernel meets
-f32 and bf16 and the borders of its tiles; `make test-slow` runs all cases in all dtypes.
+every dtype and all borders of its tiles, dealt out; `make test-slow` runs all cases in all dtypes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,25 @@ import pytest
 pytest.importorskip("triton")
 
 import pullback as pb
-from interpreted import LONG, ROWS, SUBJECTS, Interpreted, row_case, trials
+from interpreted import (
+    CHUNKED,
+    LONG,
+    ROWS,
+    SUBJECTS,
+    Interpreted,
+    chunked,
+    dealt,
+    far_apart,
+    row_case,
+    trials,
+)
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.kinds import BackendKind
+from pullback.gpu import report
+from pullback.gpu.program import Operand, Scratch, Step
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject
 
-# Of how many cases an element meets one, in the quick suite.
-SHARE = {
-    ElementKind.F32: {**dict.fromkeys(ROWS, 1), "lerp": 24, "segment": 24, "embedding": 60},
-    ElementKind.BF16: {**dict.fromkeys(ROWS, 4), "lerp": 60, "segment": 60, "embedding": 120},
-}
 SMALL = 7 * 24  # elements at most in the arguments of laws that do not depend on size
 
 
@@ -45,11 +53,36 @@ def _keep(
             pytest.fail(f"{name}: {broken}")
 
 
-@pytest.mark.parametrize("element", SHARE, ids=_id)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
-def test_equals_the_oracle(subject: Subject, element: ElementKind) -> None:
-    share = SHARE[element][subject.family]
-    _keep(laws.equals_the_oracle, trials(subject, element, share), subject)
+def test_equals_the_oracle(subject: Subject) -> None:
+    _keep(laws.equals_the_oracle, ((name, given) for _, name, given in dealt(subject)), subject)
+
+
+Kinds = dict[ElementKind, set[Any]]
+
+
+def _note(met: Kinds, element: ElementKind, steps: list[Step]) -> None:
+    """Kernels with their kinds of work; those that see no number meet every element at once."""
+    for step in steps:
+        memory = [v.element for v in step.arguments.values() if isinstance(v, Operand | Scratch)]
+        elements = {element} if set(FLOATS) & set(memory) else set(met)
+        for each in elements:
+            met[each].add(report.kind_of(step))
+
+
+def test_the_share_meets_every_kernel_in_every_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the quick suite runs is dealt out, not drawn: nothing that is compiled is left out."""
+    met: Kinds = {element: set() for element in FLOATS}
+    for subject in SUBJECTS:
+        for element, _, arguments in dealt(subject):
+            _note(met, element, subject.steps(arguments))
+    monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
+    for subject in CHUNKED_SUBJECTS:
+        for element in FLOATS:
+            _note(met, element, subject.steps(chunked(subject, element)))
+    for name, arguments, *_ in BAD:
+        _note(met, ElementKind.F32, _interpreted(name).steps(arguments))
+    assert not {(e, kind) for e in FLOATS for kind in report.kernels(e) if kind not in met[e]}
 
 
 @pytest.mark.slow
@@ -95,6 +128,17 @@ def test_any_layout_of_every_element(subject: Subject, layout: str) -> None:
         _any_layout(subject, layout, element, 3)
 
 
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_offsets_of_64_bits(subject: Subject) -> None:
+    """No offset is computed in 32 bits, in any tensor of any kernel."""
+    far = Interpreted(subject.function, subject.family, far_apart)
+
+    def law(_: Subject, arguments: Arguments) -> None:
+        laws.equals_the_oracle(far, laws._relaid(arguments, far_apart))
+
+    _keep(law, _small(subject, ElementKind.F16, 1), subject)
+
+
 MEMORY = [laws.leaves_no_traces, laws.works_in_place]
 
 
@@ -114,29 +158,38 @@ def test_law_on_every_element(law: Callable[[Subject, Arguments], Any], subject:
 
 # --- rows cut into chunks -----------------------------------------------------------------------
 
-BACKWARDS = [s for s in SUBJECTS if s.family in ("scan", "recurrence")]
+CHUNKED_SUBJECTS = [s for s in SUBJECTS if s.family in CHUNKED]
 
 
-@pytest.mark.parametrize("element", [ElementKind.F32, ElementKind.BF16], ids=_id)
-@pytest.mark.parametrize("subject", BACKWARDS, ids=_id)
-def test_chunks_in_place(
-    subject: Subject, element: ElementKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks of a row run in any order on a GPU, and may overwrite what others read: neighbours
-    are kept in scratch, so the result is that of fresh memory, and right."""
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+def test_chunks(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of several chunks, in every element and both directions."""
     monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
-    rng = np.random.default_rng(2)
-    for reverse in (False, True):
-        case = row_case(rng, "chunks", rng.standard_normal(2100), 0, reverse)
-        arguments = subject.arguments(case, element, ElementKind.I64, {})
-        assert arguments is not None
-        laws.equals_the_oracle(subject, arguments)
-        if reverse:
-            laws.works_in_place(subject, arguments)
+    _keep(laws.equals_the_oracle, ((e.name, chunked(subject, e)) for e in FLOATS), subject)
+
+
+def _chunks_in_place(subject: Subject, element: ElementKind) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
+        laws.works_in_place(subject, chunked(subject, element))
+
+
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+def test_chunks_in_place(subject: Subject) -> None:
+    """Chunks of a row run in any order on a GPU, and may overwrite what others read: neighbours
+    are kept in scratch, so the result is that of fresh memory."""
+    _chunks_in_place(subject, FLOATS[CHUNKED_SUBJECTS.index(subject) % len(FLOATS)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", BACKWARDS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS, ids=_id)
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+def test_chunks_in_place_of_every_element(subject: Subject, element: ElementKind) -> None:
+    _chunks_in_place(subject, element)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
 def test_long_rows_in_place(subject: Subject) -> None:
     rng = np.random.default_rng(2)
     case = row_case(rng, "long", rng.standard_normal(LONG), 0, False)
@@ -202,6 +255,26 @@ def test_a_failed_check_writes_nothing(
     with pytest.raises(error, match=said):
         subject.answer(arguments, out=outs if len(outs) > 1 else outs[0])
     assert all((out == 5).all() for out in outs)
+
+
+def _reproducible(subject: Interpreted, arguments: Arguments) -> pb.Reproducibility:
+    call = subject.function.body(**subject.function.views({**subject.defaults, **arguments}))
+    plan = call.plan(call.descriptor, "cpu", BackendKind.TRITON)
+    return plan.precision_guarantee.reproducibility
+
+
+def _has_the_bits_of_the_cpu(subject: Any, arguments: Arguments) -> None:
+    """Where nothing is added up, a GPU gives the CPU's bits, and the guarantee says so."""
+    if _reproducible(subject, arguments) is pb.Reproducibility.ANY_MACHINE:
+        on_cpu = Subject(subject.function, subject.family).answer(arguments)
+        for got, want in zip(subject.answer(arguments), on_cpu, strict=True):
+            assert laws.same_bits(got, want)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+def test_the_bits_of_the_cpu_where_promised(subject: Subject) -> None:
+    for element in (ElementKind.F32, ElementKind.BF16):
+        _keep(_has_the_bits_of_the_cpu, _small(subject, element, 2), subject)
 
 
 def test_guarantees_are_those_of_the_gpu() -> None:
