@@ -19,7 +19,6 @@ from pullback.ops.segment import cpu_spread as spread
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu import (
-    WALK_BYTES,
     Values,
     check_phases,
     clear_phase,
@@ -27,6 +26,7 @@ from pullback.ops.segment.cpu import (
     id_tables,
     last_id,
     long_tables,
+    piece,
     position_row,
     sort_phases,
     strip_phase,
@@ -88,7 +88,7 @@ def embedding(
     }
     check = check_phases(values) if values[at.STRICT] and offsets is None else ()
     count = desc.num_indices if desc.embedding_dim else 0
-    gather = Phase(spread.gather_rows, count, grain_for(2 * nbytes, WALK_BYTES))
+    gather = Phase(spread.gather_rows, count, piece(count, 2 * nbytes))
     words = at.layout_words(5, (values, rows, at.last_axis([weight, out])))
     return Program((*check, gather), words, ids.element)
 
@@ -207,7 +207,7 @@ def _scaling(weights: TensorRef | None) -> int:
 
 def _walk(kernel: Any, values: Values, desc: Any) -> Phase:
     places = values[at.ROWS] + values[at.SEGMENTS]
-    return Phase(kernel, places, grain_for(_row_bytes(desc), WALK_BYTES))
+    return Phase(kernel, places, piece(places, _row_bytes(desc)))
 
 
 def _backward_tables(desc: Any) -> tuple[at.Room, Values, Values]:
@@ -291,7 +291,7 @@ def _max_backward(desc: Any, *views: Any) -> Program:
             Phase(
                 maxima.winner_gradients,
                 desc.num_embeddings,
-                grain_for(_row_bytes(desc), WALK_BYTES),
+                piece(desc.num_embeddings, _row_bytes(desc)),
                 index=_I64,
             ),
         )

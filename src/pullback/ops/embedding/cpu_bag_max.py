@@ -31,7 +31,6 @@ from pullback.ops.segment.cpu_walk import (
 )
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
-    AHEAD,
     BAG_OF_AT,
     BAGS,
     BLOCK,
@@ -42,6 +41,7 @@ from pullback.ops.segment.cpu_words import (
     FIRST,
     FREQUENCIES_AT,
     IDS,
+    LISTED,
     LOOPS,
     NOWHERE,
     OFFSETS,
@@ -99,14 +99,13 @@ def maximum_strip(task, state, block, at, along, column, count, n):
     """The maximum of the listed rows, and the number in the block of the first that holds it."""
     source, (places, numbers), _, _ = state
     s, first, start, _, _, slot, _, kept = block
-    ahead = word(task, AHEAD)
     best = filled(source, 0.0, n)
     mark = like(best, -1.0)
     if kept > 0:
         best = load(source, places[0] + at[0], along[0], count, n)
         mark = like(mark, numbers[0])
     for j in range(1, kept):
-        fetch_listed(source, places, j + ahead, kept, at[0], n)
+        fetch_listed(source, places, j, at[0], n)
         v = load(source, places[j] + at[0], along[0], count, n)
         better = beats(v, best)
         mark = select(better, like(mark, numbers[j]), mark)
@@ -128,7 +127,7 @@ def maximum_state(task, rows):
 @kernel
 def bag_maxima(task, lo, hi):
     """Items are places of the walk over bags and their positions."""
-    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+    rows = (on_stack(as_i64_pointer(0), LISTED), on_stack(as_f64_pointer(0), NUMBERS))
     state = maximum_state(task, rows)
     over_segments(task, lo, hi, lanes(state[0]), maximum_strip, state, over_listed)
 
@@ -150,7 +149,7 @@ def combine_strip(task, state, block, at, along, column, count, n):
 @kernel
 def combine_maxima(task, lo, hi):
     """Long bags: the maximum of their blocks."""
-    rows = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), NUMBERS))
+    rows = (on_stack(as_i64_pointer(0), LISTED), on_stack(as_f64_pointer(0), NUMBERS))
     over_long_segments(task, lo, hi, combine_strip, maximum_state(task, rows))
 
 

@@ -35,7 +35,9 @@ Values = dict[int, int]
 
 SMALLEST_CHUNK, MOST_CHUNKS = 1 << 13, 256
 MOST_BUCKETS, WIDEST_BUCKET = 1 << 10, 23
-WALK_BYTES = 1 << 17  # of rows that make a piece of the walk
+# Of rows that make a piece of the walk: a core that stays with its rows for long finds them faster,
+# but there must be pieces enough to share.
+LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
 
 _ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
 _NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type
@@ -126,9 +128,15 @@ def clear_phase(values: Values) -> Phase:
     return Phase(index.clear_long, slots, grain_for(8), **_ANY, **_NONE)
 
 
+def piece(count: int, row_bytes: int) -> int:
+    """How many of so many rows are walked in one go."""
+    nbytes = min(max(count * row_bytes // PIECES, LEAST_PIECE), LARGEST_PIECE)
+    return grain_for(row_bytes, nbytes)
+
+
 def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
     places = values[at.ROWS] + values[at.SEGMENTS]
-    return Phase(kernel, places, grain_for(row_bytes, WALK_BYTES), **_NONE)
+    return Phase(kernel, places, piece(places, row_bytes), **_NONE)
 
 
 def strip_phase(kernel: Kernel, values: Values, inner: int) -> Phase:
@@ -247,7 +255,7 @@ def _phases(
     traits: Traits, values: Values, inner: int, nbytes: int, prepared: bool
 ) -> tuple[Phase, ...]:
     ids = () if prepared else _id_phases(traits, values)
-    rows = Phase(spread.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
+    skipped = Phase(spread.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
     if not values[at.COLUMNS]:
         return ids
     if not traits.backward:
@@ -259,14 +267,15 @@ def _phases(
             strip_phase(combine, values, inner),
         )
     if traits.reduction == "sum":
-        gather = Phase(spread.gather_rows, values[at.ROWS], grain_for(2 * nbytes, WALK_BYTES))
+        rows = values[at.ROWS]
+        gather = Phase(spread.gather_rows, rows, piece(rows, 2 * nbytes))
         return (*(() if prepared else check_phases(values)), gather)
     if traits.reduction == "mean":
-        return (*ids, rows, walk_phase(spread.share_segments, values, nbytes))
+        return (*ids, skipped, walk_phase(spread.share_segments, values, nbytes))
     walk, combine, hand_out = BACKWARDS[traits.reduction]
     return (
         *ids,
-        rows,
+        skipped,
         clear_phase(values),
         walk_phase(walk, values, 2 * nbytes),
         strip_phase(combine, values, inner),

@@ -94,7 +94,7 @@ def extremum_strip(task, state, block, at, along, column, count, n):
         return
     best = signed_row(task, source, rows, start, at[0], along[0], count, n, sign)
     for i in range(start + 1, end):
-        fetch_ahead(task, rows, source, i, at[0], last)
+        fetch_ahead(task, rows, source, i, at[0], last, n)
         v = signed_row(task, source, rows, i, at[0], along[0], count, n, sign)
         best = select(beats(v, best), v, best)
     if slot < 0:
@@ -141,7 +141,7 @@ def first_holder(task, saved, rows, block, turn, at, along, count, n, sign):
     mark = like(best, begin - start)
     for j in range(1, end - start):
         i = begin + way * j
-        fetch_ahead(task, rows, saved, start + j, at, last)
+        fetch_ahead(task, rows, saved, start + j, at, last, n)
         v = signed_row(task, saved, rows, i, at, along, count, n, sign)
         better = beats(v, best)
         mark = select(better, like(mark, i - start), mark)
@@ -156,7 +156,7 @@ def all_holders(task, saved, rows, block, at, along, count, n, sign):
     best = signed_row(task, saved, rows, start, at, along, count, n, sign)
     mark = like(best, 1.0)
     for i in range(start + 1, end):
-        fetch_ahead(task, rows, saved, i, at, last)
+        fetch_ahead(task, rows, saved, i, at, last, n)
         v = signed_row(task, saved, rows, i, at, along, count, n, sign)
         more = select(equals(v, best), mark + like(mark, 1.0), mark)
         better = beats(v, best)

@@ -3,9 +3,9 @@
 All reductions have one form: over the sorted rows i of a segment, something of source[r]. For
 segments r is the position behind i; for bags it is the index at position i, and for their gradients
 the bag of the position behind i. A list of offsets hides the difference from the loops over
-columns, which are left with nothing to decide. Rows that are not kept are not listed. Rows are
-asked for some time before they are needed: those of a block by its strips, and the first ones of
-the next block while the list is made.
+columns, which are left with nothing to decide. Rows that are not kept are not listed. Behind the
+rows of a block stand the first ones after it, so that a strip can ask for every row some time
+before it is needed: its last rows ask for the first ones of the same strip of the next block.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from numba.extending import register_jitable
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, pointer, word
-from pullback.cpu.memory import as_i64_pointer, prefetch, read_wide
+from pullback.cpu.memory import as_i64_pointer, read_wide
 from pullback.ops.segment.cpu_index import id_by_step, single_step
-from pullback.ops.segment.cpu_strip import MANY_LOOPS, line_elements
+from pullback.ops.segment.cpu_strip import MANY_LOOPS, fetch_strip
 from pullback.ops.segment.cpu_walk import over_columns
 from pullback.ops.segment.cpu_words import (
-    AHEAD,
     BAG_OF_AT,
     BAG_SIZES_AT,
     BY_BAG,
     BY_POSITION,
     BY_SIZE,
     BY_WEIGHT,
-    COLUMNS,
+    FAR,
     IDS,
     KEPT_AT,
     MAPPING,
@@ -45,8 +44,6 @@ from pullback.ops.segment.cpu_words import (
     table,
 )
 
-MOST_LINES = 16  # of a row that are asked for ahead; the machine guesses the others
-
 
 @register_jitable
 def row_of(task, ids, n, step):
@@ -58,29 +55,20 @@ def row_of(task, ids, n, step):
 
 
 @register_jitable
-def fetch_row(task, source, where):
-    """Ask for the lines of a row of the next block; any address is allowed."""
-    step = line_elements(source)
-    for line in range(min((word(task, COLUMNS) + step - 1) // step, MOST_LINES)):
-        prefetch(source, where + line * step)
-
-
-@register_jitable
-def list_positions(task, source, block, places):
+def list_positions(task, block, places):
     """Every row, at its position."""
     _, _, start, end, _, _, last = block
     order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
-    stride, ahead = word(task, POSITION_ROW), word(task, AHEAD)
-    for i in range(start, end):
+    stride = word(task, POSITION_ROW)
+    for j in range(end - start + FAR):
+        i = min(start + j, last)
         n = order[i] if indirect else i
-        places[i - start] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
-        if indirect and i + ahead >= end and stride != MANY_LOOPS:
-            fetch_row(task, source, order[min(i + ahead, last)] * stride)
+        places[j] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
     return end - start
 
 
 @register_jitable
-def list_mapped(task, source, block, places, scales):
+def list_mapped(task, block, places, scales):
     """The rows that are kept, each where its index or its bag says."""
     _, _, start, end, _, _, last = block
     ids, step = index_pointer(task, IDS), single_step(task)
@@ -89,15 +77,10 @@ def list_mapped(task, source, block, places, scales):
     sizes = as_i64_pointer(scratch(task, BAG_SIZES_AT))
     weights, weights_step = pointer(task, WEIGHTS), word(task, WEIGHTS_STEP)
     by_bag, scaling = word(task, MAPPING) == BY_BAG, word(task, SCALING)
-    kept, stride, ahead = 0, word(task, POSITION_ROW), word(task, AHEAD)
+    kept, stride = 0, word(task, POSITION_ROW)
     for i in range(start, end):
         n = order[i] if by_bag and indirect else i
         row = bag_of[n] if by_bag else row_of(task, ids, n, step)
-        if i + ahead >= end:
-            soon = min(i + ahead, last)
-            soon = order[soon] if by_bag and indirect else soon
-            soon = bag_of[soon] if by_bag else id_by_step(task, ids, soon, step)
-            fetch_row(task, source, soon * stride)
         if row >= 0:
             places[kept] = row * stride
             if scaling == BY_WEIGHT:
@@ -107,26 +90,30 @@ def list_mapped(task, source, block, places, scales):
             elif scaling == NUMBERED:
                 scales[kept] = i - start
             kept += 1
+    for j in range(FAR):
+        n = min(end + j, last)
+        n = order[n] if by_bag and indirect else n
+        places[kept + j] = stride * (bag_of[n] if by_bag else id_by_step(task, ids, n, step))
     return kept
 
 
 @inlined
-def fetch_listed(source, places, j, kept, at, n):
-    """Ask for a strip of the row listed as number j, or as the last."""
-    where = places[min(j, kept - 1)] + at
-    for line in range(0, n, line_elements(source)):
-        prefetch(source, where + line)
+def fetch_listed(source, places, j, at, n):
+    """Ask for a strip of a row that is soon needed."""
+    fetch_strip(source, places[j + FAR] + at, n)
 
 
 @inlined
 def over_listed(task, columns, wide, strip, state, block):
     """All strips of a block. The state begins with the source and the lists; a strip is given how
     many rows are listed as the last of the block."""
-    source, (places, scales), slot = state[0], state[1], block[5]
-    if word(task, MAPPING) == BY_POSITION:
-        kept = list_positions(task, source, block, places)
-    else:
-        kept = list_mapped(task, source, block, places, scales)
+    (places, scales), slot = state[1], block[5]
+    kept = 0
+    if block[2] < block[3]:
+        if word(task, MAPPING) == BY_POSITION:
+            kept = list_positions(task, block, places)
+        else:
+            kept = list_mapped(task, block, places, scales)
     if slot >= 0:
         as_i64_pointer(scratch(task, KEPT_AT))[slot] = kept
     over_columns(task, columns, wide, strip, state, (*block, kept))

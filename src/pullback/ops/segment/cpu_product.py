@@ -99,7 +99,7 @@ def multiply_rows(task, p, rows, start, end, last, at, along, count, n):
     """The product of the rows of a block in one strip."""
     product = one(n)
     for i in range(start, end):
-        fetch_ahead(task, rows, p, i, at, last)
+        fetch_ahead(task, rows, p, i, at, last, n)
         product = by_row(p, product, row_at(task, rows, i) + at, along, count, n)
         product = now_and_then(p, product, i - start)
     return normalised(p, product)
@@ -160,7 +160,7 @@ def to_rows(task, state, block, g, at, along, count, n):
     _, _, start, end, _, _, last = block
     before, memory = one(n), on_stack(as_f64_pointer(0), STACK)
     for i in range(start, end):
-        fetch_ahead(task, saved_rows, saved, i, at[2], last)
+        fetch_ahead(task, saved_rows, saved, i, at[2], last, n)
         keep(saved, memory, i - start, before, n)
         where = row_at(task, saved_rows, i) + at[2]
         before = by_row(saved, before, where, along[2], count, n)

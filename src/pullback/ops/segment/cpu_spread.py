@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence, filled, filled_wide, on_stack, prefetch
+from pullback.cpu.memory import fence, filled, filled_wide, on_stack
 from pullback.cpu.vector import like
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
+    fetch_strip,
     lanes,
     load,
     load_wide,
@@ -52,8 +53,7 @@ def copy_strip(task, state, block, at, along, column, count, n):
     v = filled(source, 0.0, n)
     if row != NO_ROW:
         v = load(source, row + at[0], along[0], count, n)
-    prefetch(source, ahead + at[0])
-    prefetch(source, ahead + at[0] + 16)
+    fetch_strip(source, ahead + at[0], n)
     store(task, target, where + at[1], along[1], count, n, v)
 
 

@@ -124,10 +124,17 @@ def row_at(task, rows, i):
 
 
 @inlined
-def fetch_ahead(task, rows, p, i, at, last):
+def fetch_strip(p, i, n):
+    """Ask for n elements from i on, which may begin and end within a cache line; any address is
+    allowed."""
+    for line in range(0, n, line_elements(p)):
+        prefetch(p, i + line)
+    prefetch(p, i + n - 1)
+
+
+@inlined
+def fetch_ahead(task, rows, p, i, at, last, n):
     """Ask for a strip of a row that is soon needed."""
     ahead = word(task, AHEAD)
     if ahead > 0:
-        where = row_at(task, rows, min(i + ahead, last)) + at
-        prefetch(p, where)
-        prefetch(p, where + 16)
+        fetch_strip(p, row_at(task, rows, min(i + ahead, last)) + at, n)

@@ -25,7 +25,6 @@ from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
 from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
-    AHEAD,
     BLOCK,
     BY_SIZE,
     BY_WEIGHT,
@@ -33,6 +32,7 @@ from pullback.ops.segment.cpu_words import (
     DIVIDE,
     EMPTY,
     KEPT_AT,
+    LISTED,
     PARTIALS_AT,
     SCALING,
     SEGMENT_ROW,
@@ -119,12 +119,11 @@ def write_sum(task, target, s, at, along, count, n, total, kept):
 @inlined
 def sum_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
-    source, (places, scales), target, scaling, ahead = state
+    source, (places, scales), target, scaling = state
     s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
     for j in range(kept):
-        if ahead > 0:
-            fetch_listed(source, places, j + ahead, kept, at[0], n)
+        fetch_listed(source, places, j, at[0], n)
         v = load_wide(source, places[j] + at[0], along[0], count, n)
         if scaling == BY_WEIGHT:
             v = v * like(v, scales[j])
@@ -158,8 +157,8 @@ def add_partial(task, target, part, column, count, n, total, rest):
 def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source = pointer(task, SOURCE)
-    lists = (on_stack(as_i64_pointer(0), BLOCK), on_stack(as_f64_pointer(0), BLOCK))
-    state = (source, lists, pointer(task, TARGET), word(task, SCALING), word(task, AHEAD))
+    lists = (on_stack(as_i64_pointer(0), LISTED), on_stack(as_f64_pointer(0), BLOCK))
+    state = (source, lists, pointer(task, TARGET), word(task, SCALING))
     over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 
