@@ -99,30 +99,3 @@ def _across(tile, cursors, n, lines, states, rows, lead, left, L):
             size = (end - k, min(lines - c, L))
             states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)
         k = lead if k < lead else k + rows
-
-
-@by_type
-def sweep_back(tile, cursors, n, lines, states, rows, L):
-    """The same tiles, last one first."""
-    return _back_along if L.literal_value == 1 else _back_across
-
-
-def _back_along(tile, cursors, n, lines, states, rows, L):
-    state = states[0]
-    whole = n // rows * rows
-    if whole < n:
-        state = tile(moved(cursors, whole, 0), (n - whole, lines), state, L)
-    for k in range(whole - rows, -1, -rows):
-        state = tile(moved(cursors, k, 0), None, state, L)
-    states[0] = state
-
-
-def _back_across(tile, cursors, n, lines, states, rows, L):
-    full = lines // L * L
-    for k in range((n - 1) // rows * rows, -1, -rows):
-        start = full if k + rows <= n else 0
-        for c in range(0, start, L):
-            states[c // L] = tile(moved(cursors, k, c), None, states[c // L], L)
-        for c in range(start, lines, L):
-            size = (n - k, min(lines - c, L))
-            states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)

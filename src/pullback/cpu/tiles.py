@@ -154,13 +154,21 @@ def step_numbers(v: Vec, L: Lane):
 
 @op
 def lanes_of(bits: types.Integer, v: Vec):
-    """The mask with these bits, of as many lanes as v."""
-    mask, number = v.of(types.boolean), ir.IntType(v.n)
+    """The mask with these bits, of as many lanes as v: each lane looks at its own bit."""
+    width = v.dtype.bitwidth
+    n, number = min(v.n, width), ir.IntType(width)
+    own = ir.Constant(ir.VectorType(number, v.n), [1 << i % width for i in range(v.n)])
 
     def emit(b, bits_, _v):
-        return b.bitcast(bits_ if v.n == 64 else b.trunc(bits_, number), mask.llvm)
+        parts = [b.lshr(bits_, I64(i)) for i in range(0, v.n, n)]
+        lanes = _joined(b, [splatted(b, _cut(b, part, number), n) for part in parts])
+        return b.icmp_unsigned("==", b.and_(lanes, own), own)
 
-    return mask(types.int64, v), emit
+    return v.of(types.boolean)(types.int64, v), emit
+
+
+def _cut(b: ir.IRBuilder, bits: ir.Value, number: ir.IntType) -> ir.Value:
+    return bits if bits.type == number else b.trunc(bits, number)
 
 
 @op

@@ -10,6 +10,7 @@ from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import Phase, Program, grain_for, streams
 from pullback.ops.scan import cpu_extremum as extremum
+from pullback.ops.scan import cpu_extremum_backward as extremum_backward
 from pullback.ops.scan import cpu_logsumexp as logsumexp
 from pullback.ops.scan import cpu_logsumexp_backward as logsumexp_backward
 from pullback.ops.scan import cpu_product as product
@@ -22,6 +23,8 @@ K, T = ScanKind, TieRule
 # Kernels that threads share one line with, used where there are few lines, and long ones.
 CHAINED = {sum_.cumsum_along: sum_.cumsum_chained}
 FEW_LINES = 16
+# Kernels across that write whole rows.
+STAGED = {extremum_backward.first_backward_across, extremum_backward.last_backward_across}
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
@@ -61,11 +64,11 @@ def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
         )
         reverse, side = desc.reverse, product_backward.SIDE
     elif desc.kind in (K.CUMMAX, K.CUMMIN):
-        option, reverse, side = _sign(desc), desc.reverse, extremum.SIDE
+        option, reverse, side = _sign(desc), desc.reverse, extremum_backward.SIDE
         name = desc.ties.value + "_backward"
         kernels = (
-            getattr(extremum, name + "_along"),
-            getattr(extremum, name + "_across"),
+            getattr(extremum_backward, name + "_along"),
+            getattr(extremum_backward, name + "_across"),
         )
     elif y is None:
         kernels = (
@@ -112,7 +115,7 @@ def _program(desc, views, kernels, reverse, option, side=None) -> Program:
         columns,
         strip,
         # Across, a line of memory is written in several pieces: they must meet in the cache.
-        int(not loops.columns and streams(n * lines * desc.element.itemsize)),
+        int((kernel in STAGED or not loops.columns) and streams(n * lines * desc.element.itemsize)),
         option,
         -1 if desc.reverse else 0,
         *axis_words(loops, reverse),

@@ -1,7 +1,4 @@
-"""Running extrema and the gradient of the elements that hold them.
-
-    forward   y[j] = max(x[0], …, x[j])
-    backward  dx[k] = Σ dy[j] over the j whose extremum is x[k]
+"""Running extrema: y[j] = max(x[0], …, x[j]).
 
 A minimum is the maximum of the negated elements: a flip of the sign bit, there and back, so every
 value keeps its own bits. An element is a *record* if it takes over the extremum.
@@ -11,20 +8,16 @@ import math
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence, filled_wide, write
+from pullback.cpu.memory import fence
 from pullback.cpu.program import TENSORS
-from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep, sweep_back
+from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import (
-    by_type,
     earlier,
-    first,
-    inside,
-    lanes_of,
     last,
-    later,
     lines_across,
     load,
-    load_wide,
+    long_rows,
     moved,
     spread,
     stack,
@@ -37,9 +30,7 @@ from pullback.cpu.vector import (
     as_float,
     as_int,
     is_nan,
-    lane_at,
     like,
-    mask_bits,
     maximum,
     not_le,
     select,
@@ -49,12 +40,7 @@ from pullback.cpu.vector import (
 from pullback.ops.scan.cpu_sum import BLOCK
 
 CELLS = 256
-# The backward looks at this many elements at once: their records wait on the stack.
-CHUNK = 4096
-SIDE = 256
-SIDE_CELLS, SIDE_STEP = SIDE // 4, SIDE // BLOCK
-ALONG = CHUNK // BLOCK
-FLAGS = CHUNK * SIDE_STEP // 4
+LINES = 8  # side by side in a tile across
 INFINITY = math.inf
 
 
@@ -118,6 +104,26 @@ def running(v, best, simple, wins, L):
     return select(simple(v, before), v, before)
 
 
+def running_blocks(maybe, simple, wins):
+    """(tile, best) -> the extremum after each step, whether any is a record, whether all are."""
+
+    @inlined
+    def block(tiles, best, L):
+        y = running(tiles[0], best, simple, wins, L)
+        return y, last(y, L)
+
+    @inlined
+    def extrema(v, best, L):
+        before = spread(best, v)
+        if not any_lane(maybe(v, before)):
+            return before, False, False
+        if all_lanes(simple(v, earlier(v, before, 1, L))):
+            return v, True, True
+        return in_blocks(block, (v,), best, BLOCK, L)[0], True, False
+
+    return extrema
+
+
 @inlined
 def _highest(k, L):
     """The highest number so far of each line."""
@@ -126,12 +132,12 @@ def _highest(k, L):
     return maximum(k, earlier(k, -1, 4, L))
 
 
-def _forward(simple, wins):
+def _forward(extrema, simple, wins):
     @inlined
     def values(at, size, state, L):
         x, y, sign = at
-        v = flipped(load(x, size, 0.0, BLOCK, L), sign)
-        y_ = running(v, state[0], simple, wins, L)
+        v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
+        y_ = extrema(v, state[0], L)[0]
         store(y, size, flipped(y_, sign), L)
         return (last(y_, L),)
 
@@ -162,7 +168,7 @@ def _forward(simple, wins):
             for c in range(0, lines, L):
                 begin = load(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
                 states[c // L] = (flipped(begin, sign),)
-            sweep(values, at, length(task), lines, states, BLOCK, 0, 0, L)
+            sweep(values, at, length(task), lines, states, long_rows(p, L), 0, 0, L)
         fence()
 
     @inlined
@@ -193,134 +199,10 @@ def _forward(simple, wins):
     return scan_values, scan_indices
 
 
-_first_values, _first_indices = _forward(first_simple, first_wins)
-_last_values, _last_indices = _forward(last_simple, last_wins)
-
-
-# --- backward -----------------------------------------------------------------------------------
-
-
-@inlined
-def suffix_sums(v, L):
-    v += later(v, -0.0, 1, L)
-    v += later(v, -0.0, 2, L)
-    return v + later(v, -0.0, 4, L)
-
-
-@inlined
-def _any_step(m, L):
-    m |= later(m, False, 1, L)
-    m |= later(m, False, 2, L)
-    m |= later(m, False, 4, L)
-    return m
-
-
-@by_type
-def _cell(i, L):
-    """Where the records of a tile are: one word for each."""
-    rows = BLOCK if L.literal_value == 1 else L.literal_value
-    return lambda i, L: i // rows
-
-
-@inlined
-def gradient_tile(at, size, state, L):
-    """Sums of dy from each record up to the next, from the last tile to the first.
-
-    carry  the sum of the steps since the next record
-    seen   whether this chunk had a record yet; its last one has the sum `held` and lies at `where`
-    """
-    dy, dx, flags = at
-    carry, seen, held, where, position = state
-    g = load_wide(dy, size, -0.0, BLOCK, L)
-    records = lanes_of(flags[0][_cell(flags[1], L)], g)
-    if any_lane(records):
-        keep = ~later(records, False, 1, L)
-        s = g + select(keep, later(g, -0.0, 1, L), -0.0)
-        keep &= later(keep, True, 1, L)
-        s += select(keep, later(s, -0.0, 2, L), -0.0)
-        keep &= later(keep, True, 2, L)
-        s += select(keep, later(s, -0.0, 4, L), -0.0)
-        keep &= later(keep, True, 4, L)
-        s += select(keep, spread(carry, s), -0.0)
-        store(dx, size, select(records, s, 0.0), L)
-        if not all_lanes(seen):
-            since = _any_step(records, L)
-            latest = records & ~later(since, False, 1, L)
-            steps = select(latest, step_numbers(as_int(g), L), -1)
-            held = select(seen, held, first(suffix_sums(select(latest, s, -0.0), L), L))
-            where = select(seen, where, to_i64(last(_highest(steps, L), L)) + position)
-            seen |= first(since, L)
-        carry = select(first(records, L), -0.0, first(s, L))
-    else:
-        store(dx, size, like(g, 0.0), L)
-        carry += first(suffix_sums(g, L), L)
-    return carry, seen, held, where, position - BLOCK
-
-
-def _backward(maybe, simple, wins):
-    @inlined
-    def record_tile(at, size, state, L):
-        x, flags, sign = at
-        best = state[0]
-        v = flipped(load(x, size, 0.0, BLOCK, L), sign)
-        before = spread(best, v)
-        records = maybe(v, before)
-        if any_lane(records):
-            y = running(v, best, simple, wins, L)
-            records = wins(v, earlier(y, before, 1, L)) & inside(size, v, L)
-            best = last(y, L)
-        flags[0][_cell(flags[1], L)] = mask_bits(records)
-        return (best,)
-
-    @inlined
-    def scan(task, lo, hi, cells, side, entries, L):
-        p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
-        sign, n = word(task, OPTION), length(task)
-        sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, BLOCK, L)
-        bests = stack((first(sample, L),), cells)
-        nothing = filled_wide(p, -0.0, L)
-        nowhere = splat(0, L)
-        unseen = is_nan(nothing)
-        sums = stack((nothing, unseen, nothing, nowhere, 0), cells)
-        pending = stack((nowhere, nothing), cells)
-        flags = stack(0, entries)
-        for item in range(lo, hi):
-            line, lines = strip_of(task, item)
-            dy, dx = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-            x = cursor(task, r, 2, line, L)
-            for c in range(0, lines, L):
-                start = load(moved((x,), 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
-                bests[c // L] = (flipped(start, sign),)
-                pending[c // L] = nowhere, nothing
-            for begin in range(0, n, CHUNK):
-                steps = min(CHUNK, n - begin)
-                marks = flags, 0, side, False
-                at = moved((x,), begin, 0)[0], marks, sign
-                sweep(record_tile, at, steps, lines, bests, BLOCK, 0, 0, L)
-                final = begin + (steps - 1) // BLOCK * BLOCK
-                for c in range(0, lines, L):
-                    sums[c // L] = nothing, unseen, nothing, nowhere, final
-                    if begin == 0:
-                        flags[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
-                at_ = moved((dy, dx), begin, 0)
-                sweep_back(gradient_tile, (at_[0], at_[1], marks), steps, lines, sums, BLOCK, L)
-                for c in range(0, lines, L):
-                    head, seen, held, where, _ = sums[c // L]
-                    place, total = pending[c // L]
-                    if begin > 0:
-                        # What came before this chunk's first record belongs to the last one.
-                        total += head
-                        for k in range(min(lines - c, L)):
-                            there = dx[1] + lane_at(place, k) * dx[2] + c + k
-                            write(dx[0], there, lane_at(total, k))
-                    pending[c // L] = select(seen, where, place), select(seen, held, total)
-        fence()
-
-    return scan
-
-
-_first_backward = _backward(first_maybe, first_simple, first_wins)
-_last_backward = _backward(last_maybe, last_simple, last_wins)
+first_extrema = running_blocks(first_maybe, first_simple, first_wins)
+last_extrema = running_blocks(last_maybe, last_simple, last_wins)
+_first_values, _first_indices = _forward(first_extrema, first_simple, first_wins)
+_last_values, _last_indices = _forward(last_extrema, last_simple, last_wins)
 
 
 @kernel
@@ -330,7 +212,7 @@ def first_along(task, lo, hi):
 
 @kernel
 def first_across(task, lo, hi):
-    _first_values(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _first_values(task, lo, hi, CELLS, LINES)
 
 
 @kernel
@@ -340,7 +222,7 @@ def last_along(task, lo, hi):
 
 @kernel
 def last_across(task, lo, hi):
-    _last_values(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _last_values(task, lo, hi, CELLS, LINES)
 
 
 @kernel
@@ -361,25 +243,3 @@ def last_indices_along(task, lo, hi):
 @kernel
 def last_indices_across(task, lo, hi):
     _last_indices(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
-
-
-@kernel
-def first_backward_along(task, lo, hi):
-    _first_backward(task, lo, hi, 1, 1, ALONG, 1)
-
-
-@kernel
-def first_backward_across(task, lo, hi):
-    L = lines_across(pointer(task, TENSORS))
-    _first_backward(task, lo, hi, SIDE_CELLS, SIDE_STEP, FLAGS, L)
-
-
-@kernel
-def last_backward_along(task, lo, hi):
-    _last_backward(task, lo, hi, 1, 1, ALONG, 1)
-
-
-@kernel
-def last_backward_across(task, lo, hi):
-    L = lines_across(pointer(task, TENSORS))
-    _last_backward(task, lo, hi, SIDE_CELLS, SIDE_STEP, FLAGS, L)

@@ -1,0 +1,311 @@
+"""The gradient of running extrema: dx[k] = Σ dy[j] over the j whose extremum is x[k].
+
+A chunk is walked twice: forwards for its records, one bit for each, and back for the sums of dy
+from each record up to the next. Most tiles have no record, or nothing but records: either takes a
+shorter way to the same bits.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from pullback.cpu.emit import I64, Lane, Vec, inlined, op, shuffle
+from pullback.cpu.kernel import kernel, pointer, word
+from pullback.cpu.memory import fence, filled_wide, on_stack, scalar_wide, write
+from pullback.cpu.program import TENSORS
+from pullback.cpu.staging import sweep_back
+from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import halved, in_blocks_back, steps_of
+from pullback.cpu.tiles import (
+    by_type,
+    earlier,
+    first,
+    inside,
+    lanes_of,
+    last,
+    later,
+    load,
+    load_wide,
+    long_rows,
+    moved,
+    spread,
+    stack,
+    store,
+)
+from pullback.cpu.vector import lane_at, like, mask_bits, select, splat
+from pullback.ops.scan.cpu_extremum import (
+    LINES,
+    first_extrema,
+    first_wins,
+    flipped,
+    last_extrema,
+    last_wins,
+)
+from pullback.ops.scan.cpu_sum import BLOCK
+
+CHUNK = 4096
+SIDE = 512  # lines of an item across
+PITCH = SIDE + 32
+CELLS, ROOM = SIDE // LINES, BLOCK * PITCH
+# The records of a tile are the bits of one word: step r of line c is bit r * L + c.
+ROWS = 32
+WORDS_ALONG, WORDS_ACROSS = CHUNK // ROWS, CHUNK // BLOCK * CELLS
+
+
+def _by_lines(along: int, across: int) -> Any:
+    def number(L: Lane):
+        value = along if L.literal_value == 1 else across
+        return types.int64(L), lambda b, _: I64(value)
+
+    return op(number)
+
+
+rows_of = _by_lines(ROWS, BLOCK)
+lanes_to_a_word = _by_lines(ROWS, LINES)
+every_bit = _by_lines((1 << ROWS) - 1, -1)
+first_step = _by_lines(1, (1 << LINES) - 1)
+# Times this, step r of a line comes from bit 8r to bit GATHERED + r.
+GATHER = sum(1 << 7 * r for r in range(1, BLOCK + 1))
+GATHERED = 56
+first_line = _by_lines((1 << ROWS) - 1, sum(1 << LINES * r for r in range(BLOCK)))
+
+
+@op
+def bits_later(bits: types.Integer, k: Lane, L: Lane):
+    """Of a word of a block: step r <- step r + k."""
+    by = I64(k.literal_value * L.literal_value)
+    return types.int64(types.int64, k, L), lambda b, bits_, *_: b.lshr(bits_, by)
+
+
+@op
+def total(v: Vec, L: Lane):
+    """The sum of the steps of a block: what `suffix_sums` by doubling gives for the first."""
+
+    def emit(b, v_, _L):
+        while v_.type.count > L.literal_value:
+            lanes = range(v_.type.count)
+            odd = [i // L.literal_value % 2 for i in lanes]
+            halves = ([i for i in lanes if odd[i] == k] for k in (0, 1))
+            v_ = b.fadd(*(shuffle(b, v_, v_, half) for half in halves))
+        return v_
+
+    return Vec(v.dtype, L.literal_value)(v, L), emit
+
+
+@by_type
+def totals_back(g, carry, L):
+    """The totals of all blocks added to what comes after them, last one first."""
+    if g.n == BLOCK * L.literal_value:
+        return lambda g, carry, L: carry + total(g, L)
+
+    def halves(g, carry, L):
+        return totals_back(halved((g,), 0)[0], totals_back(halved((g,), 1)[0], carry, L), L)
+
+    return halves
+
+
+# Going back, a state is (carry, seen, held): the sum of the steps since the next record; the bits
+# of the lines that had a record yet in this chunk; the sum that belongs to the last of them.
+
+
+@inlined
+def sums_to_records(g, records, state, L):
+    """The sums of a block from each step up to the next record."""
+    carry, seen, held = state
+    stop = bits_later(records, 1, L)
+    s = g + select(lanes_of(stop, g), -0.0, later(g, -0.0, 1, L))
+    stop |= bits_later(stop, 1, L)
+    s += select(lanes_of(stop, g), -0.0, later(s, -0.0, 2, L))
+    stop |= bits_later(stop, 2, L)
+    s += select(lanes_of(stop, g), -0.0, later(s, -0.0, 4, L))
+    stop |= bits_later(stop, 4, L)
+    s += select(lanes_of(stop, g), -0.0, spread(carry, s))
+    if seen != first_step(L):
+        sum_there = total(select(lanes_of(records & ~stop, s), s, -0.0), L)
+        held = select(lanes_of(seen, held), held, sum_there)
+        seen |= (records | stop) & first_step(L)
+    carry = select(lanes_of(records & first_step(L), carry), -0.0, first(s, L))
+    return select(lanes_of(records, s), s, 0.0), (carry, seen, held)
+
+
+@by_type
+def mixed_tile(dx, dy, g, records, size, state, L):
+    """A tile in which some steps are records."""
+    return _mixed_along if L.literal_value == 1 else _mixed_across
+
+
+def _mixed_along(dx, dy, g, records, size, state, L):
+    s, (_, state) = in_blocks_back(_last_block, (g,), (records, state), BLOCK, L)
+    store(dx, size, s, L)
+    return state
+
+
+@inlined
+def _last_block(tiles, records_and_state, L):
+    records, state = records_and_state
+    here = (records >> (ROWS - BLOCK)) & ((1 << BLOCK) - 1)
+    s, state = sums_to_records(tiles[0], here, state, L)
+    return s, (records << BLOCK, state)
+
+
+def _mixed_across(dx, dy, g, records, size, state, L):
+    """Records are few, and their lines are taken one by one."""
+    store(dx, size, like(g, 0.0), L)
+    before, seen, held = state
+    carry = before + total(g, L)
+    left = lines_with_bits(records)
+    while left != 0:
+        k = lowest_bit(left)
+        alone = (steps_of(size, BLOCK), 1)
+        from_, to = moved((dy, dx), 0, k)
+        g1 = load_wide(from_, alone, -0.0, BLOCK, 1)
+        state1 = (splat(lane_at(before, k), 1), (seen >> k) & 1, splat(lane_at(held, k), 1))
+        s, (carry1, seen1, held1) = sums_to_records(g1, line_bits(records, k), state1, 1)
+        store(to, alone, s, 1)
+        line = lanes_of(1 << k, carry)
+        carry = select(line, spread(carry1, carry), carry)
+        held = select(line, spread(held1, held), held)
+        seen |= seen1 << k
+        left &= left - 1
+    return carry, seen, held
+
+
+@inlined
+def lines_with_bits(records):
+    records |= bits_later(records, 4, LINES)
+    records |= bits_later(records, 2, LINES)
+    records |= bits_later(records, 1, LINES)
+    return records & first_step(LINES)
+
+
+@op
+def lowest_bit(bits: types.Integer):
+    return types.int64(types.int64), lambda b, bits_: b.cttz(bits_, ir.IntType(1)(1))
+
+
+@inlined
+def line_bits(records, k):
+    """The bits of one line: those at k, k + 8, … side by side."""
+    return bits_later(((records >> k) & first_line(LINES)) * GATHER, GATHERED, 1)
+
+
+@inlined
+def gradient_tile(at, size, state, L):
+    dx, dy, marks = at
+    carry, seen, held = state
+    g = load_wide(dy, size, -0.0, long_rows(dy[0], L), L)
+    records = marks[0][marks[1] // lanes_to_a_word(L)]
+    if records == 0:
+        store(dx, size, like(g, 0.0), L)
+        return totals_back(g, carry, L), seen, held
+    if records == every_bit(L):
+        s = g + later(like(g, -0.0), spread(carry, g), 1, L)
+        store(dx, size, s, L)
+        held = select(lanes_of(seen, held), held, last(s, L))
+        return like(carry, -0.0), first_step(L), held
+    return mixed_tile(dx, dy, g, records, size, state, L)
+
+
+@inlined
+def latest_record(words, pitch, line, steps, L):
+    """The last record of a line in a chunk; there is one."""
+    rows, bit = rows_of(L), line % L
+    tile = (steps - 1) // rows
+    at = tile * pitch + line // L
+    while words[at] & (first_line(L) << bit) == 0:
+        tile -= 1
+        at -= pitch
+    step = rows - 1
+    while (words[at] >> (step * L + bit)) & 1 == 0:
+        step -= 1
+    return tile * rows + step
+
+
+def _backward(extrema, wins):
+    @inlined
+    def record_tile(at, size, state, L):
+        x, marks, sign = at
+        best = state[0]
+        v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
+        y, some, every = extrema(v, best, L)
+        bits = 0
+        if some:
+            bits = mask_bits(inside(size, v, L))
+            if not every:
+                bits &= mask_bits(wins(v, earlier(y, spread(best, v), 1, L)))
+        marks[0][marks[1] // lanes_to_a_word(L)] = bits
+        return (last(y, L),)
+
+    @inlined
+    def scan(task, lo, hi, cells, side, pitch, room, entries, L):
+        p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
+        sign, n = word(task, OPTION), length(task)
+        sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, 1, L)
+        nothing = filled_wide(p, -0.0, L)
+        bests, sums = stack((sample,), cells), stack((nothing, 0, nothing), cells)
+        # The record that holds the extremum: its place, and the sum that belongs to it.
+        places, totals = stack(0, side), stack(scalar_wide(p, 0.0), side)
+        box, words = on_stack(p, room), stack(0, entries)
+        for item in range(lo, hi):
+            line, lines = strip_of(task, item)
+            dy, dx = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
+            x = cursor(task, r, 2, line, L)
+            for c in range(0, lines, L):
+                start = load(moved((x,), 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
+                bests[c // L] = (flipped(start, sign),)
+            for begin in range(0, n, CHUNK):
+                steps = min(CHUNK, n - begin)
+                marks = words, 0, cells, False
+                at = moved((x,), begin, 0)[0], marks, sign
+                sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
+                for c in range(0, lines, L):
+                    sums[c // L] = nothing, 0, nothing
+                    if begin == 0:
+                        words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
+                dy_, dx_ = moved((dy, dx), begin, 0)
+                rows = long_rows(p, L)
+                sweep_back(
+                    gradient_tile, dx_, box, pitch, (dy_, marks), steps, lines, sums, rows, L
+                )
+                for c in range(lines):
+                    head, seen, held = sums[c // L]
+                    bit = c % L
+                    new = (seen >> bit) & 1 == 1
+                    if begin > 0:
+                        # What came before this chunk's first record belongs to the one before it.
+                        totals[c] += lane_at(head, bit)
+                        first_too = (words[c // L] >> bit) & 1 == 1
+                        written = first_too and places[c] >= begin - CHUNK
+                        if (new or begin + steps == n) and not written:
+                            write(dx[0], dx[1] + places[c] * dx[2] + c, totals[c])
+                    if new:
+                        places[c] = begin + latest_record(words, cells, c, steps, L)
+                        totals[c] = lane_at(held, bit)
+        fence()
+
+    return scan
+
+
+_first_backward = _backward(first_extrema, first_wins)
+_last_backward = _backward(last_extrema, last_wins)
+
+
+@kernel
+def first_backward_along(task, lo, hi):
+    _first_backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
+
+
+@kernel
+def first_backward_across(task, lo, hi):
+    _first_backward(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES)
+
+
+@kernel
+def last_backward_along(task, lo, hi):
+    _last_backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
+
+
+@kernel
+def last_backward_across(task, lo, hi):
+    _last_backward(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES)
