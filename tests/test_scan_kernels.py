@@ -74,3 +74,19 @@ def test_all_nans_are_the_same(name: str) -> None:
     across = getattr(pullback, name)(_columns(x))
     assert np.array_equal(along.view(np.uint32), np.ascontiguousarray(across).view(np.uint32))
     assert set(along[np.isnan(along)].view(np.uint32)) == {0x7FC00000}
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_many_lines_side_by_side(name: str, dtype: Any) -> None:
+    """Short rows ask for memory ahead, long ones do not; both as one line after the other."""
+    rng = np.random.default_rng(6)
+    for lines in (150, 700):
+        x = (1 + 0.1 * rng.standard_normal((lines, 39))).astype(dtype)
+        x[::7, 5], x[::5, 20], x[3, 9] = 0, np.inf, 0
+        dy = rng.standard_normal(x.shape).astype(dtype)
+        y = getattr(pullback, name)(x)
+        inputs = (dy,) if name == "cumsum" else (dy, x, y)
+        backward = getattr(pullback, f"{name}_backward")
+        assert getattr(pullback, name)(_columns(x)).tobytes() == y.tobytes()
+        assert backward(*map(_columns, inputs)).tobytes() == backward(*inputs).tobytes()

@@ -27,7 +27,6 @@ from pullback.cpu.vector import (
     shift_down,
     shift_up,
     splat,
-    to_f64,
 )
 from pullback.ops.scan.cpu_product import (
     CELLS,
@@ -148,29 +147,30 @@ def _before(y, saved, v, place, size, L):
 
 
 def _before_given(y, saved, v, place, size, L):
-    w = load_quads(y, size, ones(L), L)
     begins = place[0] == 0
     p, i, step, streaming = y
-    there = p, i if begins else i - step, step, streaming
-    above = to_f64(load(there, _one_step(size), 1.0, 1, L))
+    before = p, i if begins else i - step, step, streaming
     if begins:
-        above = splat(1.0, L)
-    return _moved_on(w[3], above, L), w[0], w[1], w[2]
+        return _first_before(before, size, L)
+    return load_quads(before, size, ones(L), L)
 
 
 @by_type
-def _moved_on(w, above, L):
-    """The last step of the quad before each quad."""
+def _first_before(y, size, L):
+    """The same where nothing comes before the first step."""
     if L.literal_value > 1:
-        return lambda w, above, L: above
-    return lambda w, above, L: shift_up(w, spread(above, w), 1)
 
+        def across(y, size, L):
+            w = load_quads(y, size, ones(L), L)
+            return ones(L), w[0], w[1], w[2]
 
-@by_type
-def _one_step(size):
-    if isinstance(size, types.NoneType):
-        return lambda size: None
-    return lambda size: (1, size[1])
+        return across
+
+    def along(y, size, L):
+        w = load_quads(y, size, ones(L), L)
+        return shift_up(w[3], 1.0, 1), w[0], w[1], w[2]
+
+    return along
 
 
 @inlined

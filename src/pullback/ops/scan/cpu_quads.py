@@ -28,6 +28,7 @@ from pullback.cpu.tile_blocks import halved
 from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, literal, moved
 from pullback.cpu.transfer import block_at, by_step, gathered, lane_bytes, lowest, scattered, stored
 from pullback.cpu.vector import join
+from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 STEPS: Final = 4
 
@@ -335,7 +336,7 @@ def _along(tile, cursors, n, lines, states, W, L):
 
 def _across(tile, cursors, n, lines, states, W, L):
     for k in range(0, n, STEPS):
-        _row_of_tiles(tile, cursors, k, n, lines, states, L)
+        tiles_at(tile, cursors, k, k + STEPS, n, lines, states, STEPS, L)
 
 
 @by_type
@@ -363,19 +364,4 @@ def _back_along(tile, cursors, n, lines, states, W, L):
 
 def _back_across(tile, cursors, n, lines, states, W, L):
     for k in range((n - 1) // STEPS * STEPS, -1, -STEPS):
-        _row_of_tiles(tile, cursors, k, n, lines, states, L)
-
-
-@by_type
-def _row_of_tiles(tile, cursors, k, n, lines, states, L):
-    """The tiles of all lines at step k."""
-
-    def row_of_tiles(tile, cursors, k, n, lines, states, L):
-        start = lines // L * L if k + STEPS <= n else 0
-        for c in range(0, start, L):
-            states[c // L] = tile(moved(cursors, k, c), (k, c), None, states[c // L], L)
-        for c in range(start, lines, L):
-            size = (n - k, min(lines - c, L))
-            states[c // L] = tile(moved(cursors, k, c), (k, c), size, states[c // L], L)
-
-    return row_of_tiles
+        tiles_at(tile, cursors, k, k - STEPS, n, lines, states, STEPS, L)

@@ -6,10 +6,12 @@ its own, and `base` is the sum of the chunks before. So a long line can be share
 
 import math
 
+from numba import types
+
 from pullback.cpu.chain import is_turn, link_of, pass_on, received, wait_for_turn
-from pullback.cpu.emit import inlined
+from pullback.cpu.emit import Lane, inlined, op
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import fence, filled_wide
+from pullback.cpu.memory import STORAGE, fence, filled_wide
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import STRIP, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks, in_blocks_back
@@ -20,14 +22,15 @@ from pullback.cpu.tiles import (
     last,
     later,
     lines_across,
+    literal,
     load_wide,
     moved,
     spread,
     stack,
     store,
-    tile_rows,
 )
 from pullback.cpu.vector import any_lane, is_nan, select
+from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 BLOCK = 8
 CHUNK = 1 << 15
@@ -49,18 +52,45 @@ def one_nan(v):
     return select(is_nan(v), NAN, v)
 
 
+@op
+def block_of(p: types.CPointer):
+    """How many steps one tree covers. Across the axis a tile has as many rows: few enough for a
+    cache that holds only eight lines whose addresses are a power of two apart."""
+    return literal(4 if STORAGE[p.dtype].wide == types.float64 else 8, p)
+
+
+@op
+def sum_rows(p: types.CPointer, L: Lane):
+    """How many steps a tile has."""
+    block, along = (4, 16) if STORAGE[p.dtype].wide == types.float64 else (8, 32)
+    return literal(along if L.literal_value == 1 else block, p, L)
+
+
+@by_type
+def block_sums(v, L):
+    """The sums of each line's steps so far, by doubling."""
+    if v.n == 8 * L.literal_value:
+        return lambda v, L: sums(v, L)
+
+    def of_four(v, L):
+        v += earlier(v, -0.0, 1, L)
+        return v + earlier(v, -0.0, 2, L)
+
+    return of_four
+
+
 @inlined
 def running_sum(tiles, state, L):
     total, base = state
-    v = sums(tiles[0], L)
+    v = block_sums(tiles[0], L)
     return spread(base + total, v) + v, (total + last(v, L), base)
 
 
 @inlined
-def sum_tile(at, size, state, L):
+def sum_tile(at, place, size, state, L):
     x, y = at
-    v = load_wide(x, size, -0.0, tile_rows(x[0], L), L)
-    v, state = in_blocks(running_sum, (v,), state, BLOCK, L)
+    v = load_wide(x, size, -0.0, sum_rows(x[0], L), L)
+    v, state = in_blocks(running_sum, (v,), state, block_of(x[0]), L)
     store_sums(y, size, v, state, L)
     return state
 
@@ -77,21 +107,36 @@ def store_sums(y, size, v, state, L):
 # turn every vector round, there and back, takes longer than to sum it.
 
 
+@by_type
+def block_sums_against(v, L):
+    if v.n == 4 * L.literal_value:
+
+        def of_four(v, L):
+            v += later(v, -0.0, 1, L)
+            return v + later(v, -0.0, 2, L)
+
+        return of_four
+
+    def of_eight(v, L):
+        v += later(v, -0.0, 1, L)
+        v += later(v, -0.0, 2, L)
+        return v + later(v, -0.0, 4, L)
+
+    return of_eight
+
+
 @inlined
 def running_sum_against(tiles, state, L):
     total, base = state
-    v = tiles[0]
-    v += later(v, -0.0, 1, L)
-    v += later(v, -0.0, 2, L)
-    v += later(v, -0.0, 4, L)
+    v = block_sums_against(tiles[0], L)
     return spread(base + total, v) + v, (total + first(v, L), base)
 
 
 @inlined
-def sum_tile_against(at, size, state, L):
+def sum_tile_against(at, place, size, state, L):
     x, y = at
-    v = load_wide(x, size, -0.0, tile_rows(x[0], L), L)
-    v, state = in_blocks_back(running_sum_against, (v,), state, BLOCK, L)
+    v = load_wide(x, size, -0.0, sum_rows(x[0], L), L)
+    v, state = in_blocks_back(running_sum_against, (v,), state, block_of(x[0]), L)
     store_sums(y, size, v, state, L)
     return state
 
@@ -99,31 +144,32 @@ def sum_tile_against(at, size, state, L):
 @by_type
 def sweep_sums(at, n, lines, states, rows, L):
     """`sum_tile` over n steps; without a look at the strides of every tile where there are none."""
-    if L.literal_value > 1:
-        return _sweep_sums
-
-    def any_way(at, n, lines, states, rows, L):
-        x, y = at
-        state, whole = states[0], n // rows * rows
-        if x[2] == 1 and y[2] == 1:
-            for k in range(0, whole, rows):
-                here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
-                state = sum_tile(here, None, state, L)
-        elif x[2] == -1 and y[2] == -1:
-            for k in range(rows - 1, whole, rows):
-                here = (x[0], x[1] - k, 1, x[3]), (y[0], y[1] - k, 1, y[3])
-                state = sum_tile_against(here, None, state, L)
-        else:
-            whole = 0
-        states[0] = state
-        _sweep_sums(moved(at, whole, 0), n - whole, lines, states, rows, L)
-
-    return any_way
+    return _sums_along if L.literal_value == 1 else _sums_across
 
 
-@inlined
-def _sweep_sums(at, n, lines, states, rows, L):
-    sweep(sum_tile, at, n, lines, states, rows, 0, 0, L)
+def _sums_along(at, n, lines, states, rows, L):
+    x, y = at
+    state, k = states[0], 0
+    if x[2] == 1 and y[2] == 1:
+        while k + rows <= n:
+            here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
+            state = sum_tile(here, (k, 0), None, state, L)
+            k += rows
+    elif x[2] == -1 and y[2] == -1:
+        while k + rows <= n:
+            low = k + rows - 1
+            here = (x[0], x[1] - low, 1, x[3]), (y[0], y[1] - low, 1, y[3])
+            state = sum_tile_against(here, (k, 0), None, state, L)
+            k += rows
+    while k < n:
+        state = sum_tile(moved(at, k, 0), (k, 0), (n - k, 1), state, L)
+        k += rows
+    states[0] = state
+
+
+def _sums_across(at, n, lines, states, rows, L):
+    for k in range(0, n, rows):
+        tiles_at(sum_tile, at, k, k + rows, n, lines, states, rows, L)
 
 
 @inlined
@@ -140,7 +186,7 @@ def _cumsum(task, lo, hi, cells, L):
         for begin in range(0, n, CHUNK):
             steps = min(CHUNK, n - begin)
             there = moved(at, begin, 0)
-            sweep_sums(there, steps, lines, states, tile_rows(p, L), L)
+            sweep_sums(there, steps, lines, states, sum_rows(p, L), L)
             for c in range(0, lines, L):
                 total, base = states[c // L]
                 states[c // L] = none, base + total
@@ -159,8 +205,8 @@ def cumsum_across(task, lo, hi):
 
 @inlined
 def total_tile(at, size, state, L):
-    v = load_wide(at[0], size, -0.0, tile_rows(at[0][0], L), L)
-    return in_blocks(running_sum, (v,), state, BLOCK, L)[1]
+    v = load_wide(at[0], size, -0.0, sum_rows(at[0][0], L), L)
+    return in_blocks(running_sum, (v,), state, block_of(at[0][0]), L)[1]
 
 
 @kernel
@@ -168,7 +214,7 @@ def cumsum_chained(task, lo, hi):
     """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so that
     the chunk after it need not wait for the scan of this one."""
     p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
-    lines, rows = word(task, STRIP), tile_rows(p, 1)
+    lines, rows = word(task, STRIP), sum_rows(p, 1)
     none = filled_wide(p, -0.0, 1)
     states = stack((none, none), 1)
     for item in range(lo, hi):
