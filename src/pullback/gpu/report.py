@@ -124,10 +124,15 @@ def cell_of(found: Resources) -> str:
     return f"{found.registers} / {found.shared} / {found.spills} / {found.vector}"
 
 
+def cells_of(row: str) -> dict[str, str]:
+    """The cells of a row of the table, by target."""
+    cells = row.strip("| ").split(" | ")[-len(TARGETS) :]
+    return dict(zip(TARGETS, cells, strict=True))
+
+
 def spills(row: str) -> bool:
     """Whether any target spills in a row of the table."""
-    cells = row.strip("| ").split(" | ")[-len(TARGETS) :]
-    return any(cell.split(" / ")[2] != "0" for cell in cells)
+    return any(cell.split(" / ")[2] != "0" for cell in cells_of(row).values())
 
 
 def _ignore(_: str) -> None:

@@ -255,8 +255,11 @@ def _bytes(traits: Traits, desc: Any) -> int:
 
 
 def _guarantee(traits: Traits, desc: Any) -> PrecisionGuarantee:
-    exact = traits.reduction in ("max", "min") and not traits.backward
-    exact = exact or (traits.backward and traits.reduction == "sum")
+    """The CPU's bits where values and gradients are only copied."""
+    if traits.backward:
+        exact = traits.reduction == "sum" or (traits.has_ties and desc.ties is not TieRule.SPLIT)
+    else:
+        exact = traits.reduction in ("max", "min")
     level = Reproducibility.ANY_MACHINE if exact else Reproducibility.RUN_TO_RUN
     return guarantee(_carried(traits, desc.element), level)
 
