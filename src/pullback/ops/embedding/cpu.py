@@ -46,7 +46,6 @@ def _common(desc: Any) -> Values:
         at.PADDING_ROW: padding,
         at.VOCABULARY: desc.num_embeddings,
         at.COLUMNS: desc.embedding_dim,
-        at.AHEAD: at.FAR,
         at.EMPTY: bits_of(0.0),
         at.ACCUMULATE: int(getattr(desc, "accumulate", False)),
         at.DIVIDE: int(getattr(desc, "scale_grad_by_freq", False)),

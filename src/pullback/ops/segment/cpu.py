@@ -141,9 +141,11 @@ def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
 
 def strip_phase(kernel: Kernel, values: Values, inner: int) -> Phase:
     """Over strips of all blocks of long segments: most have nothing to do."""
-    columns = values[at.COLUMNS]
-    strips = columns // inner * -(-inner // NARROW)
-    return Phase(kernel, at.long_slots(values[at.ROWS]) * strips, max(1, strips // 4), **_NONE)
+    strips, slots = (
+        values[at.COLUMNS] // inner * -(-inner // NARROW),
+        at.long_slots(values[at.ROWS]),
+    )
+    return Phase(kernel, slots * strips, min(slots, 256), **_NONE)
 
 
 def block_phase(kernel: Kernel, values: Values) -> Phase:
@@ -223,7 +225,6 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     nbytes = desc.element.itemsize * desc.embedding_dim
     values |= {
         at.LAST: last_id(desc.num_segments, ids),
-        at.AHEAD: _ahead(traits, values),
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: per_segment.strides[0],
         at.SAVED_ROW: tensors[-1].strides[0],
@@ -239,11 +240,6 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     phases = _phases(traits, values, columns.extent, nbytes, prepared)
     words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
-
-
-def _ahead(traits: Traits, values: Values) -> int:
-    gathers = traits.backward and traits.reduction == "sum"
-    return at.FAR if gathers or values[at.ORDER_AT] != at.NOWHERE else 0
 
 
 def _alignment(traits: Traits, values: Values) -> int:

@@ -9,36 +9,36 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import as_f64_pointer, filled, filled_wide, get_first, on_stack, put_first
+from pullback.cpu.memory import (
+    as_f64_pointer,
+    as_i64_pointer,
+    filled,
+    filled_wide,
+    get_first,
+    on_stack,
+    put_first,
+)
 from pullback.cpu.vector import is_nan, like, not_le, select, splat, to_f64
+from pullback.ops.segment.cpu_list import fetch_listed, over_positions
+from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
 from pullback.ops.segment.cpu_strip import (
     as_compute,
     as_wide,
-    fetch_ahead,
     lanes,
     load,
     load_wide,
-    row_at,
-    rows_of,
     store,
+    sum_lanes,
     tile_elements,
 )
-from pullback.ops.segment.cpu_walk import (
-    over_columns,
-    over_long_blocks,
-    over_long_segments,
-    over_panels,
-    over_segments,
-    write_tile,
-)
+from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMNS,
     EMPTY,
+    LISTED,
     PARTIALS_AT,
-    POSITION_ROW,
     SAVED,
-    SAVED_ROW,
     SEGMENT_ROW,
     SIGN,
     SOURCE,
@@ -63,8 +63,8 @@ def equals(v, best):
 
 
 @inlined
-def signed_row(task, p, rows, i, at, along, count, n, sign):
-    v = load(p, row_at(task, rows, i) + at, along, count, n)
+def signed_row(p, places, j, at, along, count, n, sign):
+    v = load(p, places[j] + at, along, count, n)
     return v * like(v, sign)
 
 
@@ -85,17 +85,17 @@ def get_part(task, part, column, count, n):
 
 @inlined
 def extremum_strip(task, state, block, at, along, column, count, n):
-    source, target, rows, sign = state
-    s, _, start, end, size, slot, last = block
+    places, source, target, sign = state
+    s, _, start, end, size, slot, _ = block
     where = s * word(task, SEGMENT_ROW) + at[1]
     if size == 0:
         empty = filled_wide(target, real(task, EMPTY), n)
         store(task, target, where, along[1], count, n, empty)
         return
-    best = signed_row(task, source, rows, start, at[0], along[0], count, n, sign)
-    for i in range(start + 1, end):
-        fetch_ahead(task, rows, source, i, at[0], last, n)
-        v = signed_row(task, source, rows, i, at[0], along[0], count, n, sign)
+    best = signed_row(source, places, 0, at[0], along[0], count, n, sign)
+    for j in range(end - start):
+        fetch_listed(source, places, j, at[0], n)
+        v = signed_row(source, places, j, at[0], along[0], count, n, sign)
         best = select(beats(v, best), v, best)
     if slot < 0:
         store(task, target, where, along[1], count, n, best * like(best, sign))
@@ -107,8 +107,8 @@ def extremum_strip(task, state, block, at, along, column, count, n):
 def extrema(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (source, target, rows_of(task, POSITION_ROW), real(task, SIGN))
-    over_segments(task, lo, hi, lanes(source), extremum_strip, state, over_columns)
+    state = (on_stack(as_i64_pointer(0), LISTED), source, target, real(task, SIGN))
+    over_segments(task, lo, hi, sum_lanes(source), extremum_strip, state, over_positions)
 
 
 @inlined
@@ -132,32 +132,29 @@ def combine_extrema(task, lo, hi):
 
 
 @inlined
-def first_holder(task, saved, rows, block, turn, at, along, count, n, sign):
+def first_holder(saved, places, rows, turn, at, along, count, n, sign):
     """The extremum of a block, and the number in the block of the first row that holds it, or of
     the last if it is walked backwards."""
-    _, _, start, end, _, _, last = block
-    begin, way = (end - 1, -1) if turn else (start, 1)
-    best = signed_row(task, saved, rows, begin, at, along, count, n, sign)
-    mark = like(best, begin - start)
-    for j in range(1, end - start):
-        i = begin + way * j
-        fetch_ahead(task, rows, saved, start + j, at, last, n)
-        v = signed_row(task, saved, rows, i, at, along, count, n, sign)
+    begin, way = (rows - 1, -1) if turn else (0, 1)
+    best = signed_row(saved, places, begin, at, along, count, n, sign)
+    mark = like(best, begin)
+    for j in range(rows):
+        fetch_listed(saved, places, j, at, n)
+        v = signed_row(saved, places, begin + way * j, at, along, count, n, sign)
         better = beats(v, best)
-        mark = select(better, like(mark, i - start), mark)
+        mark = select(better, like(mark, begin + way * j), mark)
         best = select(better, v, best)
     return best, mark
 
 
 @inlined
-def all_holders(task, saved, rows, block, at, along, count, n, sign):
+def all_holders(saved, places, rows, at, along, count, n, sign):
     """The extremum of a block, and how many rows hold it."""
-    _, _, start, end, _, _, last = block
-    best = signed_row(task, saved, rows, start, at, along, count, n, sign)
-    mark = like(best, 1.0)
-    for i in range(start + 1, end):
-        fetch_ahead(task, rows, saved, i, at, last, n)
-        v = signed_row(task, saved, rows, i, at, along, count, n, sign)
+    best = signed_row(saved, places, 0, at, along, count, n, sign)
+    mark = like(best, 0.0)
+    for j in range(rows):
+        fetch_listed(saved, places, j, at, n)
+        v = signed_row(saved, places, j, at, along, count, n, sign)
         more = select(equals(v, best), mark + like(mark, 1.0), mark)
         better = beats(v, best)
         mark = select(better, like(mark, 1.0), more)
@@ -168,36 +165,36 @@ def all_holders(task, saved, rows, block, at, along, count, n, sign):
 @inlined
 def to_holder(task, state, block, mark, at, along, count, n):
     """The gradient to the row whose number is the mark, zeros to the others."""
-    target, _, buffer, source, _, _, _, _ = state
+    _, target, tile, _, source, _, _, _ = state
     s, _, start, end, _, _, _ = block
     g = load(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     for j in range(end - start):
         out = select(mark == like(mark, j), g, filled(target, 0.0, n))
-        write_tile(buffer, j, at, count, n, out)
+        write_tile(tile, j, at, count, n, out)
 
 
 @inlined
 def to_holders(task, state, block, best, mark, at, along, count, n):
     """An equal share of the gradient to each row that holds the extremum."""
-    target, _, buffer, source, saved, saved_rows, sign, _ = state
+    _, target, tile, places, source, saved, sign, _ = state
     s, _, start, end, _, _, _ = block
     g = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     share = g / as_wide(target, mark)
-    for i in range(start, end):
-        v = signed_row(task, saved, saved_rows, i, at[2], along[2], count, n, sign)
+    for j in range(end - start):
+        v = signed_row(saved, places, j, at[2], along[2], count, n, sign)
         out = select(equals(v, best), share, filled_wide(target, 0.0, n))
-        write_tile(buffer, i - start, at, count, n, out)
+        write_tile(tile, j, at, count, n, out)
 
 
 @inlined
 def gradient_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the partial extremum."""
-    _, _, _, _, saved, saved_rows, sign, ties = state
-    _, _, _, _, size, slot, _ = block
+    _, _, _, places, _, saved, sign, ties = state
+    _, _, start, end, size, slot, _ = block
     if size == 0:
         return False
     if ties == ALL_HOLDERS:
-        best, mark = all_holders(task, saved, saved_rows, block, at[2], along[2], count, n, sign)
+        best, mark = all_holders(saved, places, end - start, at[2], along[2], count, n, sign)
         if slot < 0:
             to_holders(task, state, block, best, mark, at, along, count, n)
         else:
@@ -205,7 +202,7 @@ def gradient_strip(task, state, block, at, along, column, count, n):
             put_part(task, PARTS * slot + 1, column, count, mark)
     else:
         best, mark = first_holder(
-            task, saved, saved_rows, block, ties == LAST_HOLDER, at[2], along[2], count, n, sign
+            saved, places, end - start, ties == LAST_HOLDER, at[2], along[2], count, n, sign
         )
         if slot < 0:
             to_holder(task, state, block, mark, at, along, count, n)
@@ -216,14 +213,14 @@ def gradient_strip(task, state, block, at, along, column, count, n):
 
 
 @inlined
-def gradient_state(task, buffer):
+def gradient_state(task, places, tile, saved_places):
     return (
+        places,
         pointer(task, TARGET),
-        rows_of(task, POSITION_ROW),
-        buffer,
+        tile,
+        saved_places,
         pointer(task, SOURCE),
         pointer(task, SAVED),
-        rows_of(task, SAVED_ROW),
         real(task, SIGN),
         word(task, TIES),
     )
@@ -232,9 +229,10 @@ def gradient_state(task, buffer):
 @kernel
 def extremum_gradients(task, lo, hi):
     """Short segments whole, long ones to partial extrema. Items are places of the walk."""
-    target = pointer(task, TARGET)
-    state = gradient_state(task, on_stack(target, tile_elements(target)))
-    over_segments(task, lo, hi, lanes(state[0]), gradient_strip, state, over_panels)
+    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
+    state = gradient_state(task, places, tile, saved_places)
+    over_segments(task, lo, hi, lanes(target), gradient_strip, state, over_saved_panels)
 
 
 @inlined
@@ -268,7 +266,7 @@ def combine_holders(task, lo, hi):
 
 @inlined
 def hand_out_strip(task, state, block, at, along, column, count, n):
-    saved, ties = state[4], state[7]
+    saved, ties = state[5], state[7]
     _, first, start, _, _, slot, _ = block
     # The segment's first block holds what is known of them all.
     part = PARTS * (slot - (start - first) // BLOCK)
@@ -285,6 +283,7 @@ def hand_out_strip(task, state, block, at, along, column, count, n):
 @kernel
 def hand_out_long(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    target = pointer(task, TARGET)
-    state = gradient_state(task, on_stack(target, tile_elements(target)))
-    over_long_blocks(task, lo, hi, lanes(state[0]), hand_out_strip, state)
+    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
+    state = gradient_state(task, places, tile, saved_places)
+    over_long_blocks(task, lo, hi, lanes(target), hand_out_strip, state, over_saved_panels)

@@ -55,16 +55,16 @@ def row_of(task, ids, n, step):
 
 
 @register_jitable
-def list_positions(task, block, places):
-    """Every row, at its position."""
+def list_rows(task, stride_at, block, places):
+    """Every row of a block, at its position, in a tensor with the row stride of word `stride_at`;
+    and as many rows after it as are asked for ahead."""
     _, _, start, end, _, _, last = block
     order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
-    stride = word(task, POSITION_ROW)
+    stride = word(task, stride_at)
     for j in range(end - start + FAR):
         i = min(start + j, last)
         n = order[i] if indirect else i
         places[j] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
-    return end - start
 
 
 @register_jitable
@@ -111,9 +111,18 @@ def over_listed(task, columns, wide, strip, state, block):
     kept = 0
     if block[2] < block[3]:
         if word(task, MAPPING) == BY_POSITION:
-            kept = list_positions(task, block, places)
+            kept = block[3] - block[2]
+            list_rows(task, POSITION_ROW, block, places)
         else:
             kept = list_mapped(task, block, places, scales)
     if slot >= 0:
         as_i64_pointer(scratch(task, KEPT_AT))[slot] = kept
     over_columns(task, columns, wide, strip, state, (*block, kept))
+
+
+@inlined
+def over_positions(task, columns, wide, strip, state, block):
+    """All strips of a block whose rows lie at their positions: the state begins with their list."""
+    if block[2] < block[3]:
+        list_rows(task, POSITION_ROW, block, state[0])
+    over_columns(task, columns, wide, strip, state, block)

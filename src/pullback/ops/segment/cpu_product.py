@@ -7,10 +7,23 @@ other blocks onto the gradient they start from. No row is ever divided by.
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import as_f64_pointer, filled_wide, get_first, on_stack, put_first
-from pullback.cpu.vector import splat, to_f64
+from pullback.cpu.memory import (
+    as_f64_pointer,
+    as_i64_pointer,
+    filled,
+    filled_wide,
+    get,
+    get_first,
+    on_stack,
+    put,
+    put_first,
+)
+from pullback.cpu.vector import absolute, any_lane, like, splat, to_f64
+from pullback.ops.segment.cpu_list import fetch_listed, over_positions
+from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
 from pullback.ops.segment.cpu_scaled import (
     factor,
+    is_wild,
     keep,
     kept,
     normalised,
@@ -21,30 +34,19 @@ from pullback.ops.segment.cpu_scaled import (
 )
 from pullback.ops.segment.cpu_strip import (
     as_wide,
-    fetch_ahead,
     load,
     product_lanes,
-    row_at,
-    rows_of,
     store,
     tile_elements,
 )
-from pullback.ops.segment.cpu_walk import (
-    over_columns,
-    over_long_blocks,
-    over_long_segments,
-    over_panels,
-    over_segments,
-    write_tile,
-)
+from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMNS,
     EMPTY,
+    LISTED,
     PARTIALS_AT,
-    POSITION_ROW,
     SAVED,
-    SAVED_ROW,
     SEGMENT_ROW,
     SOURCE,
     TARGET,
@@ -53,8 +55,7 @@ from pullback.ops.segment.cpu_words import (
 
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
-LANES_AT_MOST = 16
-STACK = BLOCK * PARTS * LANES_AT_MOST  # for a product before each row of a block
+STACK = BLOCK * 64  # for a product before each row of a block: 2 parts of 32 lanes, or 3 of 16
 
 
 @inlined
@@ -80,9 +81,17 @@ def put_product(task, part, column, count, product):
 
 
 @inlined
+def row(p, i, along, count, n):
+    """One row; 1 in the lanes beyond count."""
+    if count >= n:
+        return to_f64(get(p, i, along, n))
+    return to_f64(get_first(p, i, along, count, filled(p, 1.0, n)))
+
+
+@inlined
 def by_row(p, product, i, along, count, n):
     """A product times one row, not normalised."""
-    v, k = factor(p, to_f64(load(p, i, along, count, n)))
+    v, k = factor(p, row(p, i, along, count, n))
     return times(p, product, (v, splat(-0.0, n), k))
 
 
@@ -95,13 +104,15 @@ def now_and_then(p, product, j):
 
 
 @inlined
-def multiply_rows(task, p, rows, start, end, last, at, along, count, n):
-    """The product of the rows of a block in one strip."""
+def multiply_rows(p, places, rows, at, along, count, n):
+    """The product of the rows of a block in one strip. Normalising changes no bit but the exponent,
+    so it waits until it must be."""
     product = one(n)
-    for i in range(start, end):
-        fetch_ahead(task, rows, p, i, at, last, n)
-        product = by_row(p, product, row_at(task, rows, i) + at, along, count, n)
-        product = now_and_then(p, product, i - start)
+    for j in range(rows):
+        fetch_listed(p, places, j, at, n)
+        product = by_row(p, product, places[j] + at, along, count, n)
+        if j & steps_between(p) == steps_between(p) and any_lane(is_wild(p, product[0])):
+            product = normalised(p, product)
     return normalised(p, product)
 
 
@@ -110,14 +121,14 @@ def multiply_rows(task, p, rows, start, end, last, at, along, count, n):
 
 @inlined
 def product_strip(task, state, block, at, along, column, count, n):
-    source, target, rows = state
-    s, _, start, end, size, slot, last = block
+    places, source, target = state
+    s, _, start, end, size, slot, _ = block
     where = s * word(task, SEGMENT_ROW) + at[1]
     if size == 0:
         empty = filled_wide(target, real(task, EMPTY), n)
         store(task, target, where, along[1], count, n, empty)
         return
-    product = multiply_rows(task, source, rows, start, end, last, at[0], along[0], count, n)
+    product = multiply_rows(source, places, end - start, at[0], along[0], count, n)
     if slot < 0:
         y = as_wide(target, valued(source, product))
         store(task, target, where, along[1], count, n, y)
@@ -129,8 +140,8 @@ def product_strip(task, state, block, at, along, column, count, n):
 def products(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (source, target, rows_of(task, POSITION_ROW))
-    over_segments(task, lo, hi, product_lanes(source), product_strip, state, over_columns)
+    state = (on_stack(as_i64_pointer(0), LISTED), source, target)
+    over_segments(task, lo, hi, product_lanes(source), product_strip, state, over_positions)
 
 
 @inlined
@@ -154,31 +165,62 @@ def combine_products(task, lo, hi):
 
 
 @inlined
-def to_rows(task, state, block, g, at, along, count, n):
+def to_rows(state, block, g, at, along, count, n):
     """A gradient, as a product, times the product of the other rows to each row of a block."""
-    target, _, buffer, _, saved, saved_rows = state
-    _, _, start, end, _, _, last = block
-    before, memory = one(n), on_stack(as_f64_pointer(0), STACK)
-    for i in range(start, end):
-        fetch_ahead(task, saved_rows, saved, i, at[2], last, n)
-        keep(saved, memory, i - start, before, n)
-        where = row_at(task, saved_rows, i) + at[2]
-        before = by_row(saved, before, where, along[2], count, n)
-        before = now_and_then(saved, before, i - start)
-    after = g
-    for j in range(end - start):
-        i = end - 1 - j
-        y = valued(saved, times(saved, after, kept(saved, memory, i - start, n)))
-        write_tile(buffer, i - start, at, count, n, as_wide(target, y))
-        where = row_at(task, saved_rows, i) + at[2]
-        after = by_row(saved, after, where, along[2], count, n)
-        after = now_and_then(saved, after, j)
+    memory = on_stack(as_f64_pointer(0), STACK)
+    rows = block[3] - block[2]
+    if steps_between(state[5]) == 0 or not plain_to_rows(
+        state, rows, memory, g, at, along, count, n
+    ):
+        scaled_to_rows(state, rows, memory, g, at, along, count, n)
+
+
+@inlined
+def plain_to_rows(state, rows, memory, g, at, along, count, n):
+    """In plain f64, unless a product of rows comes near the ends of its range: then False. As
+    powers of two change no other bit, both ways agree.
+
+    Every few rows the product of those before lies within 2^+-150, so it never leaves 2^+-597, and
+    that of the rows after within 2^+-747. With a gradient within 2^+-200 all of this is normal."""
+    _, target, tile, places, _, saved = state
+    before, wild = splat(1.0, n), any_lane(absolute(g[2]) > like(g[2], 200.0))
+    for j in range(rows):
+        fetch_listed(saved, places, j, at[2], n)
+        put(memory, j * n, 1, before, False)
+        before = before * row(saved, places[j] + at[2], along[2], count, n)
+        if j & steps_between(saved) == steps_between(saved):
+            wild = wild or any_lane(is_wild(saved, before))
+    if wild or any_lane(is_wild(saved, before)):
+        return False
+    after = valued(saved, g)
+    for i in range(rows):
+        j = rows - 1 - i
+        y = after * get(memory, j * n, 1, n)
+        write_tile(tile, j, at, count, n, as_wide(target, y))
+        after = after * row(saved, places[j] + at[2], along[2], count, n)
+    return True
+
+
+@inlined
+def scaled_to_rows(state, rows, memory, g, at, along, count, n):
+    _, target, tile, places, _, saved = state
+    before, after = one(n), g
+    for j in range(rows):
+        keep(saved, memory, j, before, n)
+        before = by_row(saved, before, places[j] + at[2], along[2], count, n)
+        before = now_and_then(saved, before, j)
+    for i in range(rows):
+        j = rows - 1 - i
+        y = valued(saved, times(saved, after, kept(saved, memory, j, n)))
+        write_tile(tile, j, at, count, n, as_wide(target, y))
+        after = by_row(saved, after, places[j] + at[2], along[2], count, n)
+        after = now_and_then(saved, after, i)
 
 
 @inlined
 def gradient_of(task, state, block, at, along, count, n):
     """The gradient of a segment as a product."""
-    source = state[3]
+    source = state[4]
     v = load(source, block[0] * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     g, k = factor(source, to_f64(v))
     return normalised(source, (g, splat(-0.0, n), k))
@@ -187,40 +229,33 @@ def gradient_of(task, state, block, at, along, count, n):
 @inlined
 def gradient_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the product of the block."""
-    _, _, _, _, saved, saved_rows = state
-    _, _, start, end, size, slot, last = block
+    _, _, _, places, _, saved = state
+    _, _, start, end, size, slot, _ = block
     if size == 0:
         return False
     if slot < 0:
         g = gradient_of(task, state, block, at, along, count, n)
-        to_rows(task, state, block, g, at, along, count, n)
+        to_rows(state, block, g, at, along, count, n)
     else:
-        product = multiply_rows(
-            task, saved, saved_rows, start, end, last, at[2], along[2], count, n
-        )
+        product = multiply_rows(saved, places, end - start, at[2], along[2], count, n)
         put_product(task, PARTS_BACKWARD * slot, column, count, product)
     return slot < 0
 
 
 @inlined
-def gradient_state(task, buffer):
-    return (
-        pointer(task, TARGET),
-        rows_of(task, POSITION_ROW),
-        buffer,
-        pointer(task, SOURCE),
-        pointer(task, SAVED),
-        rows_of(task, SAVED_ROW),
-    )
+def gradient_state(task, places, tile, saved_places):
+    target, source, saved = pointer(task, TARGET), pointer(task, SOURCE), pointer(task, SAVED)
+    return places, target, tile, saved_places, source, saved
 
 
 @kernel
 def product_gradients(task, lo, hi):
     """Short segments whole, long ones to the products of their blocks. Items are places of the
     walk."""
-    target = pointer(task, TARGET)
-    state = gradient_state(task, on_stack(target, tile_elements(target)))
-    over_segments(task, lo, hi, product_lanes(state[0]), gradient_strip, state, over_panels)
+    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
+    state = gradient_state(task, places, tile, saved_places)
+    over_segments(task, lo, hi, product_lanes(target), gradient_strip, state, over_saved_panels)
 
 
 @inlined
@@ -248,16 +283,17 @@ def combine_others(task, lo, hi):
 
 @inlined
 def hand_out_strip(task, state, block, at, along, column, count, n):
-    saved, slot = state[4], block[5]
+    saved, slot = state[5], block[5]
     others = get_product(task, PARTS_BACKWARD * slot + PARTS, column, count, n)
     g = times(saved, gradient_of(task, state, block, at, along, count, n), others)
-    to_rows(task, state, block, normalised(saved, g), at, along, count, n)
+    to_rows(state, block, normalised(saved, g), at, along, count, n)
     return True
 
 
 @kernel
 def hand_out_products(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    target = pointer(task, TARGET)
-    state = gradient_state(task, on_stack(target, tile_elements(target)))
-    over_long_blocks(task, lo, hi, product_lanes(state[0]), hand_out_strip, state)
+    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
+    state = gradient_state(task, places, tile, saved_places)
+    over_long_blocks(task, lo, hi, product_lanes(target), hand_out_strip, state, over_saved_panels)

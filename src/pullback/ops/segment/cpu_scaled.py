@@ -21,6 +21,7 @@ from pullback.cpu.vector import (
     like,
     maximum,
     minimum,
+    not_le,
     select,
     shift_logical,
     splat,
@@ -32,6 +33,7 @@ BIAS = 2.0**52 + 1023
 FAR = 600.0  # f64 rows are moved by 2^600 towards 1 before they are multiplied
 UP, DOWN = 2.0**FAR, 2.0**-FAR
 LARGEST_POWER = 1022.0
+TAME = 2.0**150
 
 
 @op
@@ -73,6 +75,21 @@ def _exact_normal(p, product):
     m, c, e = product
     scale, moved = _exponent(m)
     return m * scale, c * scale, e + moved
+
+
+def is_wild(p, m):
+    """Where a float should be normalised before it is multiplied by a few rows more; always where
+    it is 0, infinite or NaN."""
+    raise NotImplementedError
+
+
+def _sometimes_wild(p, m):
+    size = absolute(m)
+    return (size < like(m, 1 / TAME)) | not_le(size, like(m, TAME))
+
+
+def _always_wild(p, m):
+    return m == m
 
 
 def factor(p, v):
@@ -163,6 +180,7 @@ def _by_element(function, rounded, exact):
 
 
 _by_element(normalised, _rounded_normal, _exact_normal)
+_by_element(is_wild, _sometimes_wild, _always_wild)
 _by_element(factor, _plain_factor, _moved_factor)
 _by_element(times, _rounded_times, _exact_times)
 _by_element(valued, _clamped_value, _exact_value)

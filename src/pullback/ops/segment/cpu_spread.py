@@ -5,32 +5,28 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence, filled, filled_wide, on_stack
+from pullback.cpu.memory import as_i64_pointer, fence, filled, filled_wide, on_stack
 from pullback.cpu.vector import like
 from pullback.ops.segment.cpu_index import id_by_step, single_step
+from pullback.ops.segment.cpu_panel import over_panels, write_tile
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
     fetch_strip,
     lanes,
     load,
     load_wide,
-    row_at,
-    rows_of,
     store,
     tile_elements,
 )
-from pullback.ops.segment.cpu_walk import (
-    columns_of,
-    over_columns,
-    over_panels,
-    over_segments,
-    write_tile,
-)
+from pullback.ops.segment.cpu_walk import columns_of, over_columns, over_segments
 from pullback.ops.segment.cpu_words import (
-    AHEAD,
+    FAR,
     IDS,
+    LISTED,
     OFFSETS,
     OFFSETS_AT,
+    ORDER,
+    ORDER_AT,
     PADDING,
     POSITION_ROW,
     ROWS,
@@ -39,6 +35,7 @@ from pullback.ops.segment.cpu_words import (
     SOURCE,
     STREAMING,
     TARGET,
+    has_order,
     position_offset,
     table,
 )
@@ -63,11 +60,11 @@ def gather_rows(task, lo, hi):
     source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
     stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
     rows, one_stride, columns = word(task, ROWS), word(task, POSITION_ROW), columns_of(task)
-    step, far = single_step(task), word(task, AHEAD)
+    step = single_step(task)
     for n in range(lo, hi):
         s = id_by_step(task, ids, n, step)
         # Only asked for, never read: any address will do.
-        ahead = id_by_step(task, ids, min(n + far, rows - 1), step) * stride
+        ahead = id_by_step(task, ids, min(n + FAR, rows - 1), step) * stride
         inside = s >= 0 and s < segments and s != padding
         row = s * stride if inside else NO_ROW
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
@@ -80,12 +77,12 @@ def gather_rows(task, lo, hi):
 @inlined
 def share_strip(task, state, block, at, along, column, count, n):
     """source / size to each of the rows."""
-    _, _, buffer, source = state
+    _, _, tile, source = state
     s, _, start, end, size, _, _ = block
     v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     v = v / like(v, size)
     for j in range(end - start):
-        write_tile(buffer, j, at, count, n, v)
+        write_tile(tile, j, at, count, n, v)
     return end > start
 
 
@@ -93,7 +90,8 @@ def share_strip(task, state, block, at, along, column, count, n):
 def share_segments(task, lo, hi):
     """target[n] = source[s] / how many rows s has. Items are places of the walk over segments."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (target, rows_of(task, POSITION_ROW), on_stack(target, tile_elements(target)), source)
+    places = on_stack(as_i64_pointer(0), LISTED)
+    state = (places, target, on_stack(target, tile_elements(target)), source)
     over_segments(task, lo, hi, lanes(source), share_strip, state, over_panels)
 
 
@@ -107,11 +105,11 @@ def clear_skipped(task, lo, hi):
     """target[n] = 0 where n belongs to no segment: the rows before the first and after the last.
     Items are sorted rows."""
     target, offsets = pointer(task, TARGET), table(task, OFFSETS_AT, OFFSETS)
-    rows, first, past = rows_of(task, POSITION_ROW), offsets[0], offsets[word(task, SEGMENTS)]
-    columns = columns_of(task)
+    order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
+    first, past, columns = offsets[0], offsets[word(task, SEGMENTS)], columns_of(task)
     for i in range(lo, hi):
         if i < first or i >= past:
-            where = row_at(task, rows, i)
+            where = position_offset(task, 1, order[i] if indirect else i)
             over_columns(task, columns, lanes(target), clear_strip, target, where)
     if word(task, STREAMING):
         fence()

@@ -1,12 +1,13 @@
-"""Strips of rows: how wide they are, how they are read and written, where their rows lie.
+"""Strips of rows: how wide they are, how they are read and written.
 
 Which lanes make a strip never touches the arithmetic of a column, so it may depend on the element
 and on strides.
 """
 
+from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Vec, inlined, op
+from pullback.cpu.emit import I8, I32, I64, Vec, inlined, llvm_call, op
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
@@ -22,21 +23,12 @@ from pullback.cpu.memory import (
     put,
     put_first,
 )
-from pullback.ops.segment.cpu_words import (
-    AHEAD,
-    BLOCK,
-    ORDER,
-    ORDER_AT,
-    STREAMING,
-    has_order,
-    position_offset,
-    table,
-)
+from pullback.ops.segment.cpu_words import BLOCK, STREAMING
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
 _WIDE_SUM = {types.float32: 64, types.int16: 64, types.uint16: 64, types.float64: 32}
 _WIDE = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
-_WIDE_PRODUCT = {types.float32: 16, types.int16: 16, types.uint16: 16, types.float64: 8}
+_WIDE_PRODUCT = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 8}
 
 TILE_BYTES = 256  # of a row that are written at once
 
@@ -80,7 +72,7 @@ def _elements_in(nbytes):
 
 # A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
 tile_columns, tile_elements = _elements_in(TILE_BYTES), _elements_in(BLOCK * TILE_BYTES)
-line_elements = _elements_in(64)
+line_elements, piece_elements = _elements_in(64), _elements_in(16)
 
 
 @inlined
@@ -109,21 +101,6 @@ def store(task, p, i, step, count, n, v):
 
 
 @inlined
-def rows_of(task, stride):
-    """What `row_at` needs to know of a tensor with a row for each position, read once: words may
-    alias what a kernel writes. `stride` is the word with its row stride."""
-    return table(task, ORDER_AT, ORDER), has_order(task), word(task, stride)
-
-
-@inlined
-def row_at(task, rows, i):
-    """Offset of sorted row i in the tensor with a row for each position."""
-    order, indirect, stride = rows
-    n = order[i] if indirect else i
-    return n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
-
-
-@inlined
 def fetch_strip(p, i, n):
     """Ask for n elements from i on, which may begin and end within a cache line; any address is
     allowed."""
@@ -132,9 +109,13 @@ def fetch_strip(p, i, n):
     prefetch(p, i + n - 1)
 
 
-@inlined
-def fetch_ahead(task, rows, p, i, at, last, n):
-    """Ask for a strip of a row that is soon needed."""
-    ahead = word(task, AHEAD)
-    if ahead > 0:
-        fetch_strip(p, row_at(task, rows, min(i + ahead, last)) + at, n)
+@op
+def prefetch_to_write(p: Pointer, i: types.Integer):
+    """Ask for the line of element i as one that will be written; any address is allowed."""
+
+    def emit(b, p_, i_):
+        where = b.bitcast(b.gep(p_, [i_]), I8.as_pointer())
+        write_it, keep_it, as_data = I32(1), I32(3), I32(1)
+        llvm_call(b, "prefetch", ir.VoidType(), [where, write_it, keep_it, as_data], [where.type])
+
+    return types.void(p, types.int64), emit

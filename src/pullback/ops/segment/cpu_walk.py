@@ -20,8 +20,7 @@ from numba.extending import register_jitable
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import as_i64_pointer, fence, put, put_first
-from pullback.ops.segment.cpu_strip import lanes, load, row_at, store, tile_columns
+from pullback.cpu.memory import as_i64_pointer, fence
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMN_LOOPS,
@@ -30,8 +29,10 @@ from pullback.ops.segment.cpu_words import (
     OFFSETS,
     OFFSETS_AT,
     PADDING,
+    ROWS,
     SEGMENTS,
     STREAMING,
+    long_slots,
     scratch,
     table,
 )
@@ -101,68 +102,9 @@ def over_columns(task, columns, wide, strip, state, block):
 
 
 @inlined
-def over_panels(task, columns, wide, strip, state, block):
-    """All strips of a block whose rows are written: into a tile first, and from there whole pieces
-    of rows at once, since half a cache line here and there costs more than everything else. The
-    state begins with the target and its rows; a strip is given its place in the tile as at[1], and
-    returns whether it wrote."""
-    w, inner, outers, steps, _ = columns
-    target, rows, buffer = state[0], state[1], state[2]
-    unit, panel = steps[0] == 1 and steps[2] == 1, tile_columns(target)
-    start, end = block[2], block[3]
-    for outer in range(outers):
-        i, j, k, column = (
-            offset(w, 0, outer),
-            offset(w, 1, outer),
-            offset(w, 2, outer),
-            outer * inner,
-        )
-        for begin in range(0, inner, panel):
-            past, c, wrote = min(begin + panel, inner), begin, False
-            while unit and c + wide <= past:
-                at = (i + c, c - begin, k + c)
-                wrote = strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
-                c += wide
-            while c < past:
-                at, count = (i + c * steps[0], c - begin, k + c * steps[2]), min(past - c, NARROW)
-                along = (steps[0], 1, steps[2])
-                wrote = strip(task, state, block, at, along, column + c, count, NARROW)
-                c += NARROW
-            if wrote:
-                for n in range(start, end):
-                    at = row_at(task, rows, n) + j
-                    pour(task, target, at, steps[1], buffer, (n - start) * panel, begin, past)
-
-
-@inlined
-def write_tile(buffer, j, at, count, n, v):
-    """A strip of row j of the block."""
-    here = j * tile_columns(buffer) + at[1]
-    if count >= n:
-        put(buffer, here, 1, v, False)
-    else:
-        put_first(buffer, here, 1, count, v)
-
-
-@inlined
-def pour(task, target, at, along, buffer, here, begin, past):
-    """One piece of a row out of the tile."""
-    wide, c = lanes(target), begin
-    while along == 1 and c + wide <= past:
-        v = load(buffer, here + c - begin, 1, wide, wide)
-        store(task, target, at + c, 1, wide, wide, v)
-        c += wide
-    while c < past:
-        count = min(past - c, NARROW)
-        v = load(buffer, here + c - begin, 1, count, NARROW)
-        store(task, target, at + c * along, along, count, NARROW, v)
-        c += NARROW
-
-
-@inlined
 def over_segments(task, lo, hi, wide, strip, state, block_strips):
-    """All blocks that begin in places lo..hi of the walk. `block_strips` takes each of them:
-    `over_columns`, or `over_panels` where rows are written."""
+    """All blocks that begin in places lo..hi of the walk. `block_strips` takes each of them: one
+    of `cpu_list`, or of `cpu_panel` where rows are written."""
     offsets, segments = table(task, OFFSETS_AT, OFFSETS), word(task, SEGMENTS)
     owners, last = as_i64_pointer(scratch(task, LONG_AT)), offsets[segments] - 1
     base, s, k, columns = offsets[0], segments, 0, columns_of(task)
@@ -187,19 +129,19 @@ def over_segments(task, lo, hi, wide, strip, state, block_strips):
 @inlined
 def over_long_segments(task, lo, hi, strip, state):
     """Narrow strips of long segments, to combine their blocks: numbers `slot` to `slot + blocks`.
-    Items are strips of block numbers, and the first block stands for its segment. Here `strip` is
-    called with (segment, slot, blocks, size) in place of a block."""
+    Items are block numbers, once for each strip, and the first block stands for its segment. Here
+    `strip` is called with (segment, slot, blocks, size) in place of a block."""
     offsets, w = table(task, OFFSETS_AT, OFFSETS), words(task, word(task, COLUMN_LOOPS))
     owners, inner = as_i64_pointer(scratch(task, LONG_AT)), extent(w)
     steps, strips = (step(w, 0), step(w, 1), step(w, 2)), (inner + NARROW - 1) // NARROW
-    per_block = word(task, COLUMNS) // inner * strips
+    slots = long_slots(word(task, ROWS))
     for item in range(lo, hi):
-        slot = item // per_block
+        slot = item % slots
         s = owners[slot]
         if s < 0 or slot != long_slot(offsets, s, 0):
             continue
-        outer = (item - slot * per_block) // strips
-        c = (item - slot * per_block - outer * strips) * NARROW
+        outer = item // slots // strips
+        c = (item // slots - outer * strips) * NARROW
         at = (
             offset(w, 0, outer) + c * steps[0],
             offset(w, 1, outer) + c * steps[1],
@@ -211,8 +153,8 @@ def over_long_segments(task, lo, hi, strip, state):
 
 
 @inlined
-def over_long_blocks(task, lo, hi, wide, strip, state):
-    """All blocks of long segments, by their numbers; rows are written."""
+def over_long_blocks(task, lo, hi, wide, strip, state, block_strips):
+    """All blocks of long segments, by their numbers."""
     offsets, owners = table(task, OFFSETS_AT, OFFSETS), as_i64_pointer(scratch(task, LONG_AT))
     last, columns = offsets[word(task, SEGMENTS)] - 1, columns_of(task)
     for slot in range(lo, hi):
@@ -223,6 +165,6 @@ def over_long_blocks(task, lo, hi, wide, strip, state):
         past = offsets[s + 1]
         end = min(start + BLOCK, past)
         block = (s, offsets[s], start, end, past - offsets[s], slot, last)
-        over_panels(task, columns, wide, strip, state, block)
+        block_strips(task, columns, wide, strip, state, block)
     if word(task, STREAMING):
         fence()

@@ -46,7 +46,6 @@ FIRST = TENSORS + SLOTS
     PARTIALS_AT,
     MAPPING,  # how a sorted row is found
     SCALING,  # what comes with it
-    AHEAD,  # so many rows further on are asked for; 0 where they lie in order
     LIMIT_AT,  # a word in the workspace: positions from there on are left out; -1: none are
     ROW_LOOPS,  # loops over positions: ids, then the tensor with a row for each
     COLUMN_LOOPS,  # loops over columns: source, target, then the saved input
@@ -79,7 +78,7 @@ FIRST = TENSORS + SLOTS
     TABLE_ROW,
     TABLE_STEP,
     OTHER_WORDS,  # where a second set of words begins
-) = range(FIRST, FIRST + 52)
+) = range(FIRST, FIRST + 51)
 LOOPS = OTHER_WORDS + 1
 
 # Where a table lives, if not in the workspace.
@@ -216,6 +215,7 @@ def position_offset(task, tensor, n):
     return loop_offset(words(task, word(task, ROW_LOOPS)), tensor, n)
 
 
-def long_slots(rows: int) -> int:
+@register_jitable
+def long_slots(rows):
     """How many numbers `cpu_walk.long_slot` can give."""
     return 2 * (rows // BLOCK) + 1
