@@ -18,7 +18,7 @@ from pullback.cpu.memory import (
     put,
     put_first,
 )
-from pullback.cpu.vector import absolute, any_lane, like, splat, to_f64
+from pullback.cpu.vector import any_lane, splat, to_f64
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
 from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
 from pullback.ops.segment.cpu_scaled import (
@@ -31,10 +31,12 @@ from pullback.ops.segment.cpu_scaled import (
     steps_between,
     times,
     valued,
+    within_reach,
 )
 from pullback.ops.segment.cpu_strip import (
     as_wide,
     load,
+    others_lanes,
     product_lanes,
     store,
     tile_elements,
@@ -180,10 +182,11 @@ def plain_to_rows(state, rows, memory, g, at, along, count, n):
     """In plain f64, unless a product of rows comes near the ends of its range: then False. As
     powers of two change no other bit, both ways agree.
 
-    Every few rows the product of those before lies within 2^+-150, so it never leaves 2^+-597, and
-    that of the rows after within 2^+-747. With a gradient within 2^+-200 all of this is normal."""
+    Every four rows the product of those before lies within 2^+-90, so it never leaves 2^+-537, and
+    that of the rows after stays within 2^+-627: a gradient within 2^+-390 keeps it normal. One that
+    is held there only leaves no trace, since the product of all others lies within 2^+-239."""
     _, target, tile, places, _, saved = state
-    before, wild = splat(1.0, n), any_lane(absolute(g[2]) > like(g[2], 200.0))
+    before, wild = splat(1.0, n), False
     for j in range(rows):
         fetch_listed(saved, places, j, at[2], n)
         put(memory, j * n, 1, before, False)
@@ -192,7 +195,7 @@ def plain_to_rows(state, rows, memory, g, at, along, count, n):
             wild = wild or any_lane(is_wild(saved, before))
     if wild or any_lane(is_wild(saved, before)):
         return False
-    after = valued(saved, g)
+    after = valued(saved, within_reach(g))
     for i in range(rows):
         j = rows - 1 - i
         y = after * get(memory, j * n, 1, n)
@@ -255,7 +258,7 @@ def product_gradients(task, lo, hi):
     target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
-    over_segments(task, lo, hi, product_lanes(target), gradient_strip, state, over_saved_panels)
+    over_segments(task, lo, hi, others_lanes(target), gradient_strip, state, over_saved_panels)
 
 
 @inlined
@@ -296,4 +299,4 @@ def hand_out_products(task, lo, hi):
     target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
-    over_long_blocks(task, lo, hi, product_lanes(target), hand_out_strip, state, over_saved_panels)
+    over_long_blocks(task, lo, hi, others_lanes(target), hand_out_strip, state, over_saved_panels)

@@ -33,7 +33,7 @@ BIAS = 2.0**52 + 1023
 FAR = 600.0  # f64 rows are moved by 2^600 towards 1 before they are multiplied
 UP, DOWN = 2.0**FAR, 2.0**-FAR
 LARGEST_POWER = 1022.0
-TAME = 2.0**150
+TAME, REACH = 2.0**90, 390.0  # see `cpu_product.plain_to_rows`
 
 
 @op
@@ -141,6 +141,13 @@ def _exact_value(p, product):
     # A product that became 0, infinite or NaN has no correction.
     m, c, e = _exact_normal(p, product)
     return scale_by_power(select(absolute(c) > 0, m + c, m), e)
+
+
+@inlined
+def within_reach(product):
+    """The same product, its exponent held within +-REACH."""
+    m, c, e = product
+    return m, c, minimum(like(e, REACH), maximum(like(e, -REACH), e))
 
 
 def keep(p, memory, j, product, n):

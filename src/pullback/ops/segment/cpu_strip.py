@@ -28,7 +28,8 @@ from pullback.ops.segment.cpu_words import BLOCK, STREAMING
 # Sums of f64 carry a correction beside them, which takes as many registers again.
 _WIDE_SUM = {types.float32: 64, types.int16: 64, types.uint16: 64, types.float64: 32}
 _WIDE = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 16}
-_WIDE_PRODUCT = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 8}
+_WIDE_PRODUCT = {types.float32: 64, types.int16: 64, types.uint16: 64, types.float64: 8}
+_WIDE_OTHERS = {types.float32: 32, types.int16: 32, types.uint16: 32, types.float64: 8}
 
 TILE_BYTES = 256  # of a row that are written at once
 
@@ -43,7 +44,9 @@ def _lanes(by_storage):
     return op(lanes)
 
 
-sum_lanes, lanes, product_lanes = map(_lanes, (_WIDE_SUM, _WIDE, _WIDE_PRODUCT))
+sum_lanes, lanes, product_lanes, others_lanes = map(
+    _lanes, (_WIDE_SUM, _WIDE, _WIDE_PRODUCT, _WIDE_OTHERS)
+)
 
 
 def _cast(target):
