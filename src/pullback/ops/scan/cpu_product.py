@@ -79,15 +79,35 @@ def products(v):
 
 
 @inlined
-def product_tile(at, place, size, state, L):
-    x, y = at
+def _scanned(x, size, state, L):
     v = products(load_quads(x, size, ones(L), L))
     entering, carry = chained(times, state[0], (v[3],), L)
-    v = _scaled(entering, v)
+    return _scaled(entering, v), carry
+
+
+@by_type
+def product_tile(at, place, size, state, L):
+    return _product_of_bf16 if at[0][0].dtype == types.uint16 else _product
+
+
+def _product(at, place, size, state, L):
+    x, y = at
+    v, carry = _scanned(x, size, state, L)
     # A product that was NaN stays NaN.
     if any_lane(is_nan(carry)):
         v = one_nan_each(v)
-    store_quads(y, size, narrowed(y[0], v), L)
+    store_quads(y, size, narrowed(y[0], v), 0, L)
+    return carry, state[1]
+
+
+def _product_of_bf16(at, place, size, state, L):
+    """The same; what is known to be numbers is rounded faster."""
+    x, y = at
+    v, carry = _scanned(x, size, state, L)
+    if any_lane(is_nan(carry)):
+        store_quads(y, size, narrowed(y[0], one_nan_each(v)), 0, L)
+    else:
+        store_quads(y, size, narrowed(y[0], v), 1, L)
     return carry, state[1]
 
 

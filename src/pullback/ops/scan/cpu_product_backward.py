@@ -39,7 +39,6 @@ from pullback.ops.scan.cpu_product import (
     times,
 )
 from pullback.ops.scan.cpu_quads import (
-    STEPS,
     chained,
     chained_back,
     load_quads,
@@ -48,6 +47,7 @@ from pullback.ops.scan.cpu_quads import (
     sweep_quads_back,
 )
 from pullback.ops.scan.cpu_sum import one_nan
+from pullback.ops.scan.cpu_turned import STEPS
 
 # Where y is recomputed: how many steps' products wait on the stack, and on how many lines.
 CHUNK, CHUNK_ACROSS = 1 << 13, 1 << 10
@@ -128,7 +128,7 @@ def gradient_tile(at, place, size, state, L):
     out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
     if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
         out = one_nan_each(out)
-    store_quads(dx, size, narrowed(dx[0], out), L)
+    store_quads(dx, size, narrowed(dx[0], out), 0, L)
     return later, state[1]
 
 

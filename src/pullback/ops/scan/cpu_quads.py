@@ -5,9 +5,8 @@ vector k is step 4·l + k of one line: the tile is turned on its way from memory
 serves a walk against the order of memory. Inside a quad the code is the same for both, and so are
 the bits; only the way from quad to quad differs: from lane to lane along, from tile to tile across.
 
-    quads_of(p, L)                     lanes of a tile, for p's wide type
     load_quads(cursor, size, fill, L)  four vectors like `fill`
-    store_quads(cursor, size, v, L)
+    store_quads(cursor, size, v, numbers, L)   numbers: no NaN among them
     chained(step, carry, totals, L)    carry -> what enters each quad, and the carry after them:
                                        step(carry, totals) from one quad to the next
     chained_back(...)                  the same, last quad first
@@ -17,168 +16,19 @@ the bits; only the way from quad to quad differs: from lane to lane along, from 
     sweep_quads_back(...)              the same tiles, last one first
 """
 
-from typing import Final
-
 from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I64, Lane, Vec, op, shuffle
-from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.memory import _decoded, _encoded
 from pullback.cpu.tile_blocks import halved
-from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, literal, moved
-from pullback.cpu.transfer import block_at, by_step, gathered, lane_bytes, lowest, scattered, stored
+from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
+from pullback.cpu.transfer import block_at, lane_bytes, lowest, stored
 from pullback.cpu.vector import join
 from pullback.ops.scan.cpu_side_by_side import tiles_at
+from pullback.ops.scan.cpu_turned import STEPS, Turned, columns_of_words, words_of_columns
 
-STEPS: Final = 4
-
-
-@op
-def quads_of(p: types.CPointer, L: Lane):
-    lanes = 4 if STORAGE[p.dtype].wide == types.float64 else 8
-    return literal(lanes if L.literal_value == 1 else L.literal_value, p, L)
-
-
-# --- turning --------------------------------------------------------------------------------------
-
-# A square of four rows: pairs of rows exchange elements, then pairs of pairs. Lanes of 32 bits stay
-# within 128 bits that way, lanes of 64 bits need another order.
-_ROUNDS = {
-    4: ((0, 4, 1, 5), (2, 6, 3, 7), (0, 1, 4, 5), (2, 3, 6, 7), (0, 1, 2, 3)),
-    8: ((0, 4, 2, 6), (1, 5, 3, 7), (0, 1, 4, 5), (2, 3, 6, 7), (0, 2, 1, 3)),
-}
-
-
-def _square(b: ir.IRBuilder, rows: list[ir.Value], size: int) -> list[ir.Value]:
-    """Four rows of four as four columns, and back."""
-    low, high, left, right, order = _ROUNDS[size]
-    (a, c), (d, e) = (
-        (shuffle(b, rows[i], rows[i + 1], low), shuffle(b, rows[i], rows[i + 1], high))
-        for i in (0, 2)
-    )
-    turned = [
-        shuffle(b, a, d, left),
-        shuffle(b, a, d, right),
-        shuffle(b, c, e, left),
-        shuffle(b, c, e, right),
-    ]
-    return [turned[i] for i in order]
-
-
-_PAIRED = (0, 4, 1, 5, 2, 6, 3, 7)  # two rows of four 16-bit lanes, element by element
-_SWAPPED = (4, 0, 5, 1, 6, 2, 7, 3)
-_UNPAIRED = (0, 2, 4, 6, 1, 3, 5, 7)
-_UNSWAPPED = (1, 3, 5, 7, 0, 2, 4, 6)
-
-
-def _as(b: ir.IRBuilder, v: ir.Value, bits: int) -> ir.Value:
-    """The same 128 bits in lanes of so many bits."""
-    return b.bitcast(v, ir.VectorType(ir.IntType(bits), 128 // bits))
-
-
-def _columns_of_halves(b: ir.IRBuilder, pairs: list[ir.Value], back: bool) -> ir.Value:
-    """Rows of four 16-bit lanes, two to a vector, as their columns one after the other."""
-    pairs = [_as(b, shuffle(b, v, v, _SWAPPED if back else _PAIRED), 32) for v in pairs]
-    found = []
-    for u, v in zip(pairs[::2], pairs[1::2], strict=True):
-        found.append([_as(b, shuffle(b, u, v, half), 64) for half in ((0, 4, 1, 5), (2, 6, 3, 7))])
-    if len(found) == 2:
-        (u0, u1), (v0, v1) = found
-        columns = [shuffle(b, *uv, k) for uv in ((u0, v0), (u1, v1)) for k in ((0, 2), (1, 3))]
-    else:
-        columns = [shuffle(b, v, v, [k]) for v in found[0] for k in (0, 1)]
-    whole = _joined(b, columns[::-1] if back else columns)
-    return b.bitcast(whole, ir.VectorType(ir.IntType(16), 8 * len(pairs)))
-
-
-def _pairs_of_halves(b: ir.IRBuilder, whole: ir.Value, back: bool) -> list[ir.Value]:
-    """The way back."""
-    words = whole.type.count // 4
-    whole = b.bitcast(whole, ir.VectorType(I64, words))
-    width = words // 4
-    columns = [shuffle(b, whole, whole, range(k * width, (k + 1) * width)) for k in range(4)]
-    columns = columns[::-1] if back else columns
-    pairs = []
-    for group in range(width):
-        u, v = (
-            _as(b, shuffle(b, columns[k], columns[k + 1], (group, width + group)), 32)
-            for k in (0, 2)
-        )
-        pairs += [shuffle(b, u, v, k) for k in ((0, 2, 4, 6), (1, 3, 5, 7))]
-    order = _UNSWAPPED if back else _UNPAIRED
-    pairs = [_as(b, v, 16) for v in pairs]
-    return [shuffle(b, v, v, order) for v in pairs]
-
-
-class _Turned:
-    """A tile along the axis: its lanes in memory, and as columns one after the other."""
-
-    def __init__(self, b: ir.IRBuilder, tile: _Tile, W: int):
-        self.b, self.tile, self.W = b, tile, W
-        self.halves = lane_bytes(tile.raw) == 2
-        self.row = ir.VectorType(tile.raw.element, 8 if self.halves else 4)
-
-    def _places(self, back: bool) -> list[ir.Value]:
-        """Where the rows of the tile begin, in the order of the walk."""
-        n = STEPS * self.W
-        begin = lowest(self.b, self.tile.i, n) if back else self.tile.i
-        places = [self.b.add(begin, I64(k)) for k in range(0, n, self.row.count)]
-        return places[::-1] if back else places
-
-    def _contiguous(self, back: bool) -> ir.Value:
-        b = self.b
-        rows = [
-            b.load(block_at(b, self.tile.p, at, self.row), align=lane_bytes(self.row))
-            for at in self._places(back)
-        ]
-        if self.halves:
-            return _columns_of_halves(b, rows, back)
-        columns = _square(b, rows, lane_bytes(self.row))
-        return _joined(b, columns[::-1] if back else columns)
-
-    def _store_contiguous(self, v: ir.Value, back: bool) -> None:
-        b, W = self.b, self.W
-        if self.halves:
-            rows = _pairs_of_halves(b, v, back)
-        else:
-            columns = [shuffle(b, v, v, range(k * W, (k + 1) * W)) for k in range(STEPS)]
-            rows = _square(b, columns[::-1] if back else columns, lane_bytes(self.row))
-        for at, row in sorted_by_place(zip(self._places(back), rows, strict=True), back):
-            stored(b, self.tile.p, at, row, self.tile.streaming)
-
-    def columns(self, v: ir.Value) -> ir.Value:
-        """A tile in the order of the walk as its columns."""
-        order = [l * STEPS + k for k in range(STEPS) for l in range(self.W)]
-        return shuffle(self.b, v, v, order)
-
-    def steps(self, v: ir.Value) -> ir.Value:
-        order = [k * self.W + l for l in range(self.W) for k in range(STEPS)]
-        return shuffle(self.b, v, v, order)
-
-    def load(self) -> ir.Value:
-        t, n = self.tile, I64(STEPS * self.W)
-        return by_step(
-            self.b,
-            t.step,
-            lambda: self._contiguous(False),
-            lambda: self._contiguous(True),
-            lambda: self.columns(gathered(self.b, t.p, t.i, t.step, n, t.raw)),
-        )
-
-    def store(self, v: ir.Value) -> None:
-        t, n = self.tile, I64(STEPS * self.W)
-        by_step(
-            self.b,
-            t.step,
-            lambda: self._store_contiguous(v, False),
-            lambda: self._store_contiguous(v, True),
-            lambda: scattered(self.b, t.p, t.i, t.step, n, self.steps(v)),
-        )
-
-
-def sorted_by_place(rows, back: bool) -> list:
-    """Stores in the order of memory: lines past the cache are then filled at once."""
-    return list(rows)[::-1] if back else list(rows)
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, W: int, L: int) -> _Tile:
@@ -186,6 +36,13 @@ def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, W: int, L: int
     if isinstance(cursor[2], types.IntegerLiteral):
         tile.step = I64(cursor[2].literal_value)
     return tile
+
+
+def _in_words(cursor: types.BaseTuple, size: object, W: int, L: Lane) -> bool:
+    """Whether a tile is sixteen bf16 side by side."""
+    bf16 = cursor[0].dtype == types.uint16
+    along = L.literal_value == 1 and isinstance(cursor[2], types.IntegerLiteral)
+    return bf16 and along and W == 4 and isinstance(size, types.NoneType)
 
 
 def _split(b: ir.IRBuilder, v: ir.Value, W: int) -> ir.Value:
@@ -202,7 +59,12 @@ def load_quads(cursor: types.BaseTuple, size: object, fill: Vec, L: Lane):
 
     def emit(b, cursor_, size_, fill_, _L):
         tile = _tile(b, cursor, cursor_, W, L.literal_value)
-        turned = _Turned(b, tile, W) if L.literal_value == 1 else None
+        turned = Turned(b, tile, W) if L.literal_value == 1 else None
+        if _in_words(cursor, size, W, L):
+            back = cursor[2].literal_value == -1
+            at = lowest(b, tile.i, STEPS * W) if back else tile.i
+            raw = b.load(block_at(b, tile.p, at, tile.raw), align=lane_bytes(tile.raw))
+            return _split(b, columns_of_words(b, raw, back, fill.llvm.element), W)
         if isinstance(size, types.NoneType):
             raw = turned.load() if turned else tile.load()
             return _split(b, _decoded(b, pointer, raw, fill.dtype), W)
@@ -216,20 +78,26 @@ def load_quads(cursor: types.BaseTuple, size: object, fill: Vec, L: Lane):
 
 
 @op
-def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, L: Lane):
+def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, numbers: Lane, L: Lane):
     pointer, vec = cursor[0], v.dtype
+    in_words = numbers.literal_value == 1 and _in_words(cursor, size, vec.n, L)
 
-    def emit(b, cursor_, size_, v_, _L):
+    def emit(b, cursor_, size_, v_, _numbers, _L):
         tile = _tile(b, cursor, cursor_, vec.n, L.literal_value)
-        turned = _Turned(b, tile, vec.n) if L.literal_value == 1 else None
-        whole = _joined(b, [b.extract_value(v_, k) for k in range(STEPS)])
-        raw = _encoded(b, pointer, whole, vec.dtype)
+        columns = [b.extract_value(v_, k) for k in range(STEPS)]
+        if in_words:
+            back = cursor[2].literal_value == -1
+            at = lowest(b, tile.i, STEPS * vec.n) if back else tile.i
+            stored(b, tile.p, at, words_of_columns(b, columns, back), tile.streaming)
+            return
+        turned = Turned(b, tile, vec.n) if L.literal_value == 1 else None
+        raw = _encoded(b, pointer, _joined(b, columns), vec.dtype)
         if isinstance(size, types.NoneType):
             (turned or tile).store(raw)
         else:
             tile.store_part(turned.steps(raw) if turned else raw, *_size(b, size_))
 
-    return types.void(cursor, size, v, L), emit
+    return types.void(cursor, size, v, numbers, L), emit
 
 
 # --- from quad to quad ----------------------------------------------------------------------------

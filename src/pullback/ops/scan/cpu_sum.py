@@ -29,12 +29,13 @@ from pullback.cpu.tiles import (
     stack,
     store,
 )
-from pullback.cpu.vector import any_lane, is_nan, select
+from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, splat
+from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 BLOCK = 8
 CHUNK = 1 << 15
-NAN = math.nan
+NAN, INFINITY = math.nan, math.inf
 CELLS = 256
 
 
@@ -52,93 +53,149 @@ def one_nan(v):
     return select(is_nan(v), NAN, v)
 
 
-@op
-def block_of(p: types.CPointer):
-    """How many steps one tree covers. Across the axis a tile has as many rows: few enough for a
-    cache that holds only eight lines whose addresses are a power of two apart."""
-    return literal(4 if STORAGE[p.dtype].wide == types.float64 else 8, p)
+# --- tiles ----------------------------------------------------------------------------------------
+
+# One tree covers four steps, or four pairs of halves. Across the axis a tile has as many rows, few
+# enough for a cache that holds only eight lines whose addresses are a power of two apart.
+TREE = 4
+# Against the order of memory, lanes stay as they lie and the sums are those of the later ones: to
+# turn every vector round, there and back, takes longer than to sum it.
+AHEAD, BACK = 0, 1
 
 
 @op
 def sum_rows(p: types.CPointer, L: Lane):
     """How many steps a tile has."""
-    block, along = (4, 16) if STORAGE[p.dtype].wide == types.float64 else (8, 32)
-    return literal(along if L.literal_value == 1 else block, p, L)
+    rows = (16, TREE) if STORAGE[p.dtype].wide == types.float64 else (32, 2 * TREE)
+    return literal(rows[L.literal_value > 1], p, L)
+
+
+# The state of a line: the sum of its chunk so far, the sum of the chunks before, and in f64, which
+# nothing wider carries, what was rounded off the first.
 
 
 @by_type
-def block_sums(v, L):
-    """The sums of each line's steps so far, by doubling."""
-    if v.n == 8 * L.literal_value:
-        return lambda v, L: sums(v, L)
+def nothing(p, L):
+    if STORAGE[p.dtype].compute == types.float64:
+        return lambda p, L: (splat(-0.0, L), splat(-0.0, L), splat(0.0, L))
+    return lambda p, L: (filled_wide(p, -0.0, L), filled_wide(p, -0.0, L))
 
-    def of_four(v, L):
-        v += earlier(v, -0.0, 1, L)
-        return v + earlier(v, -0.0, 2, L)
 
-    return of_four
+@by_type
+def carried(state):
+    """The sum of everything so far."""
+    if len(state) == 2:
+        return lambda state: state[1] + state[0]
+
+    def corrected(state):
+        total, base, error = state
+        plain = base + total
+        # A zero keeps its sign where nothing is to be added.
+        return select(error == 0, plain, plain + error)
+
+    return corrected
+
+
+@by_type
+def added(state, v):
+    if len(state) == 2:
+        return lambda state, v: (state[0] + v, state[1])
+
+    def compensated(state, v):
+        old, base, error = state
+        total = old + v
+        part = total - old
+        lost = (old - (total - part)) + (v - part)
+        return total, base, error + select(absolute(lost) < INFINITY, lost, 0.0)
+
+    return compensated
+
+
+@by_type
+def with_base(state, base):
+    if len(state) == 2:
+        return lambda state, base: (state[0], base)
+    return lambda state, base: (state[0], base, state[2])
 
 
 @inlined
-def running_sum(tiles, state, L):
-    total, base = state
-    v = block_sums(tiles[0], L)
-    return spread(base + total, v) + v, (total + last(v, L), base)
+def _running_sum(tiles, state, L):
+    v = tiles[0]
+    v += earlier(v, -0.0, 1, L)
+    v += earlier(v, -0.0, 2, L)
+    return spread(carried(state), v) + v, added(state, last(v, L))
 
 
 @inlined
-def sum_tile(at, place, size, state, L):
+def _running_sum_back(tiles, state, L):
+    v = tiles[0]
+    v += later(v, -0.0, 1, L)
+    v += later(v, -0.0, 2, L)
+    return spread(carried(state), v) + v, added(state, first(v, L))
+
+
+@by_type
+def _scanned(tiles, state, way, L):
+    if way.literal_value == BACK:
+        return lambda tiles, state, way, L: in_blocks_back(_running_sum_back, tiles, state, TREE, L)
+    return lambda tiles, state, way, L: in_blocks(_running_sum, tiles, state, TREE, L)
+
+
+@by_type
+def sum_tile(at, size, state, way, L):
+    """The sums of a tile; without a second tensor, only the state after it."""
+    halves = STORAGE[at[0][0].dtype].wide == types.float32
+    return _sum_pairs if halves else _sum_steps
+
+
+def _sum_steps(at, size, state, way, L):
     x, y = at
     v = load_wide(x, size, -0.0, sum_rows(x[0], L), L)
-    v, state = in_blocks(running_sum, (v,), state, block_of(x[0]), L)
-    store_sums(y, size, v, state, L)
-    return state
-
-
-@inlined
-def store_sums(y, size, v, state, L):
+    v, state = _scanned((v,), state, way, L)
     # A sum that was NaN stays NaN.
-    if any_lane(is_nan(state[0] + state[1])):
+    if any_lane(is_nan(carried(state))):
         v = one_nan(v)
     store(y, size, v, L)
-
-
-# Against the order of memory, lanes stay as they lie and the sums are those of the later ones: to
-# turn every vector round, there and back, takes longer than to sum it.
+    return state
 
 
 @by_type
-def block_sums_against(v, L):
-    if v.n == 4 * L.literal_value:
+def _entering(total, base, totals, way, L):
+    """What enters each block, in all its pairs, and the total after them."""
+    if totals.n == L.literal_value:
+        return lambda total, base, totals, way, L: (to_block(base + total, L), total + totals)
+    if way.literal_value == BACK:
 
-        def of_four(v, L):
-            v += later(v, -0.0, 1, L)
-            return v + later(v, -0.0, 2, L)
+        def backwards(total, base, totals, way, L):
+            v, total = _entering(total, base, half(totals, 1), way, L)
+            u, total = _entering(total, base, half(totals, 0), way, L)
+            return join(u, v), total
 
-        return of_four
+        return backwards
 
-    def of_eight(v, L):
-        v += later(v, -0.0, 1, L)
-        v += later(v, -0.0, 2, L)
-        return v + later(v, -0.0, 4, L)
+    def forwards(total, base, totals, way, L):
+        u, total = _entering(total, base, half(totals, 0), way, L)
+        v, total = _entering(total, base, half(totals, 1), way, L)
+        return join(u, v), total
 
-    return of_eight
-
-
-@inlined
-def running_sum_against(tiles, state, L):
-    total, base = state
-    v = block_sums_against(tiles[0], L)
-    return spread(base + total, v) + v, (total + first(v, L), base)
+    return forwards
 
 
-@inlined
-def sum_tile_against(at, place, size, state, L):
+def _sum_pairs(at, size, state, way, L):
     x, y = at
-    v = load_wide(x, size, -0.0, sum_rows(x[0], L), L)
-    v, state = in_blocks_back(running_sum_against, (v,), state, block_of(x[0]), L)
-    store_sums(y, size, v, state, L)
-    return state
+    total, base = state
+    even, odd = load_pairs(x, size, -0.0, way, L)
+    v = even + odd
+    v += within(v, -0.0, 1, way, L)
+    v += within(v, -0.0, 2, way, L)
+    c, total = _entering(total, base, totals_of(v, way, L), way, L)
+    odd = c + v
+    even += within(odd, c, 1, way, L)
+    if any_lane(is_nan(total + base)):
+        store_pairs(y, size, (one_nan(even), one_nan(odd)), way, 0, L)
+    else:
+        store_pairs(y, size, (even, odd), way, 1, L)
+    return total, base
 
 
 @by_type
@@ -153,43 +210,47 @@ def _sums_along(at, n, lines, states, rows, L):
     if x[2] == 1 and y[2] == 1:
         while k + rows <= n:
             here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
-            state = sum_tile(here, (k, 0), None, state, L)
+            state = sum_tile(here, None, state, AHEAD, L)
             k += rows
     elif x[2] == -1 and y[2] == -1:
         while k + rows <= n:
             low = k + rows - 1
             here = (x[0], x[1] - low, 1, x[3]), (y[0], y[1] - low, 1, y[3])
-            state = sum_tile_against(here, (k, 0), None, state, L)
+            state = sum_tile(here, None, state, BACK, L)
             k += rows
     while k < n:
-        state = sum_tile(moved(at, k, 0), (k, 0), (n - k, 1), state, L)
+        state = sum_tile(moved(at, k, 0), (n - k, 1), state, AHEAD, L)
         k += rows
     states[0] = state
 
 
+@inlined
+def _tile_across(at, place, size, state, L):
+    return sum_tile(at, size, state, AHEAD, L)
+
+
 def _sums_across(at, n, lines, states, rows, L):
     for k in range(0, n, rows):
-        tiles_at(sum_tile, at, k, k + rows, n, lines, states, rows, L)
+        tiles_at(_tile_across, at, k, k + rows, n, lines, states, rows, L)
 
 
 @inlined
 def _cumsum(task, lo, hi, cells, L):
     p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
     # -0.0 is what changes no sum: 0.0 would turn a sum of negative zeros positive.
-    none = filled_wide(p, -0.0, L)
-    states = stack((none, none), cells)
+    none = nothing(p, L)
+    states = stack(none, cells)
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
         for c in range(0, lines, L):
-            states[c // L] = none, none
+            states[c // L] = none
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
         for begin in range(0, n, CHUNK):
             steps = min(CHUNK, n - begin)
             there = moved(at, begin, 0)
             sweep_sums(there, steps, lines, states, sum_rows(p, L), L)
             for c in range(0, lines, L):
-                total, base = states[c // L]
-                states[c // L] = none, base + total
+                states[c // L] = with_base(none, carried(states[c // L]))
     fence()
 
 
@@ -205,8 +266,7 @@ def cumsum_across(task, lo, hi):
 
 @inlined
 def total_tile(at, size, state, L):
-    v = load_wide(at[0], size, -0.0, sum_rows(at[0][0], L), L)
-    return in_blocks(running_sum, (v,), state, block_of(at[0][0]), L)[1]
+    return sum_tile((at[0], None), size, state, AHEAD, L)
 
 
 @kernel
@@ -215,8 +275,8 @@ def cumsum_chained(task, lo, hi):
     the chunk after it need not wait for the scan of this one."""
     p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
     lines, rows = word(task, STRIP), sum_rows(p, 1)
-    none = filled_wide(p, -0.0, 1)
-    states = stack((none, none), 1)
+    none = nothing(p, 1)
+    states = stack(none, 1)
     for item in range(lo, hi):
         chunk = item // lines
         line = item - chunk * lines
@@ -225,14 +285,14 @@ def cumsum_chained(task, lo, hi):
         at = moved((cursor(task, p, 0, line, 1), cursor(task, q, 1, line, 1)), begin, 0)
         early = begin + steps < n and not is_turn(link, chunk)
         if early:
-            states[0] = none, none
+            states[0] = none
             sweep(total_tile, at, steps, 1, states, rows, 0, 0, 1)
         wait_for_turn(link, chunk)
-        base = received(link, none) if chunk > 0 else none
+        base = received(link, none[0]) if chunk > 0 else none[0]
         if early:
-            pass_on(link, chunk, base + states[0][0])
-        states[0] = none, base
+            pass_on(link, chunk, carried(with_base(states[0], base)))
+        states[0] = with_base(none, base)
         sweep_sums(at, steps, 1, states, rows, 1)
         if not early:
-            pass_on(link, chunk, base + states[0][0])
+            pass_on(link, chunk, carried(states[0]))
     fence()
