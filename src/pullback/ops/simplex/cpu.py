@@ -7,7 +7,7 @@ from typing import Any
 from pullback.contract.kinds import SoftmaxKind
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
-from pullback.cpu.program import Phase, Program, grain_for, streams
+from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
 from pullback.ops.simplex import cpu_backward, cpu_softmax, cpu_sparse
 from pullback.ops.simplex.contract import kind_of
 from pullback.ops.simplex.cpu_walk import STRIP
@@ -29,14 +29,20 @@ BACKWARD: Kernels = {
     SoftmaxKind.ENTMAX15: (cpu_backward.entmax15_rows, cpu_backward.entmax15_columns),
 }
 
+# A row asks for the next one, which at the end of a chunk is another thread's: so a large launch
+# has few chunks, each of several rows.
+CHUNKS = 64
+LARGEST_CHUNK = 1 << 20
+
 
 def _program(kernels: Kernels, desc: Any, *views: Any) -> Program:
     strides = [view.strides for view in views]
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
     rows, breadth = loops.rest.count, loops.rest.extents[-1] if loops.columns else 1
     items = rows // breadth * -(-breadth // STRIP) if rows and loops.extent else 0
-    row_bytes = loops.extent * desc.element.itemsize
-    grain = grain_for(row_bytes * len(views) * min(breadth, STRIP))
+    row_bytes = loops.extent * desc.element.itemsize * len(views)
+    chunk = max(BYTES_PER_CHUNK, min(rows * row_bytes // CHUNKS, LARGEST_CHUNK))
+    grain = grain_for(row_bytes * min(breadth, STRIP), chunk)
     words = (breadth, int(streams(rows * row_bytes)), *axis_words(loops))
     return Program((Phase(kernels[kind_of(desc)][loops.columns], items, grain),), words)
 

@@ -66,8 +66,12 @@ def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) 
     gradient, careful = steps
 
     @inlined
+    def asking_terms(at, left, cells, part, L):
+        ask_next(at[0], cells[4], L)  # each pass asks for one of the two, so that both are busy
+        return terms(at, left, cells, part, L)
+
+    @inlined
     def plain(at, left, cells, part, L):
-        ask_next(at[0], cells[4], L)
         ask_next(at[1], cells[4], L)
         give(at[2], left, gradient(at, left, cells, part, L), L)
 
@@ -91,7 +95,7 @@ def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) 
             dy, y, dx = source(task, 3, 0, row), source(task, 3, 1, row), target(task, 3, row)
             for part in range(PARTS):
                 tops[part] = none
-            total(terms, (dy, y), cells, n, width, fours, sums, L)
+            total(asking_terms, (dy, y), cells, n, width, fours, sums, L)
             usual = True
             for part in range((width + LANES - 1) // LANES):
                 first, second = closed(sums[part]), closed(sums[part + SPAN])

@@ -48,6 +48,7 @@ from pullback.ops.simplex.cpu_walk import (
     exists,
     give,
     greatest,
+    lanes_left,
     source,
     strip,
     take,
@@ -130,7 +131,7 @@ def _keep(kept, left, e):
     def put_aside(kept, left, e):
         room, n = kept
         if n <= KEPT:
-            put(room, n - left, 1, e, False)
+            put(room, n - lanes_left(left), 1, e, False)
         return e
 
     return (lambda kept, left, e: e) if isinstance(kept, types.NoneType) else put_aside
@@ -148,7 +149,7 @@ def _again(exponential: Callable) -> Callable:
         def fetch(at, left, cells, part, L):
             room, n = cells[-1]
             if n <= KEPT:
-                return get(room, n - left, 1, LANES)
+                return get(room, n - lanes_left(left), 1, LANES)
             return compute(at, left, cells, part, L)
 
         return compute if isinstance(cells[-1], types.NoneType) else fetch

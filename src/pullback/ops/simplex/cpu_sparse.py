@@ -53,6 +53,7 @@ from pullback.ops.simplex.cpu_walk import (
     take,
     target,
     walk,
+    whole_steps,
 )
 
 INFINITY, NAN = np.inf, np.nan
@@ -136,12 +137,19 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
         """Set the candidates aside, and NaN, as z. Gives how many; too many are left."""
         p, count = cursor[0], 0
         cut = spread(computed(p, top + t * (1.0 / scale)), filled(p, 0.0, LANES))
-        for j in range(0, n, LANES):
+        whole = whole_steps((cursor,), n)
+        for j in range(0, whole, LANES):
+            x = take(moved((cursor,), 0, j)[0], (n - j,), -INFINITY, 1)
+            count = set_aside(x, cut, top, found, count)
+        for j in range(whole, n, LANES):
             x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
-            if any_lane(~(x < cut)):
-                if count > CANDIDATES:
-                    break
-                count += compress_store(found, count, relative(x, top), ~(x < cut))
+            count = set_aside(x, cut, top, found, count)
+        return count
+
+    @inlined
+    def set_aside(x, cut, top, found, count):
+        if count <= CANDIDATES and any_lane(~(x < cut)):
+            count += compress_store(found, count, relative(x, top), ~(x < cut))
         return count
 
     @inlined

@@ -3,8 +3,8 @@
 Along a row (L = 1), a step takes LANES neighbours on the axis; across (L = LANES), it takes one
 position of the axis in LANES columns side by side, one *part* of the strip. What an op does in a
 step is written once, for cursors that stand where the step begins and the number of lanes that
-are `left`. What it knows of each row lies in *cells*, vectors of L lanes on the stack, one for
-each part.
+are `left`, which stands in a tuple if all LANES are there and side by side. What it knows of each
+row lies in *cells*, vectors of L lanes on the stack, one for each part.
 
 Sums have one association in both: by position modulo CLASSES, four terms at a time in their own
 type, then in f64. So the bits do not depend on the layout.
@@ -17,7 +17,7 @@ from functools import reduce
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import Lane, Vec, inlined, lanes_below, op, shuffle
+from pullback.cpu.emit import I64, Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
 from pullback.cpu.memory import STORAGE, get, get_wide, is_aligned, prefetch, put
@@ -29,7 +29,8 @@ LANES = 32  # four vectors of eight: their chains of arithmetic hide each other'
 CLASSES = 8
 BLOCK = 4 * CLASSES
 AHEAD = 16  # steps from a fetch across columns to its use
-SHORT = 4096  # elements of a row that leaves room for the next in the nearest cache
+LINE = 512  # bits of a cache line
+NEXT = 1 << 21  # bits of a row that leaves room for the next in the caches of a core
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
@@ -51,12 +52,14 @@ def _ask_ahead(cursor):
 def ask_next(cursor, n, L):
     """Along a row, fetch from the next one what lies here in this one: while it is computed, memory
     has nothing else to do."""
+    bits = cursor[0].dtype.bitwidth
+    line, longest = LINE // bits, NEXT // bits
 
     def row(cursor, n, L):
         p, i, apart, _ = cursor
-        if apart == 1 and n <= SHORT:
-            prefetch(p, i + n)
-            prefetch(p, i + n + LANES // 2)
+        if apart == 1 and n <= longest:
+            for k in range(0, LANES, line):
+                prefetch(p, i + n + k)
 
     return row if L.literal_value == 1 else (lambda cursor, n, L: None)
 
@@ -64,9 +67,10 @@ def ask_next(cursor, n, L):
 def _taker(whole: Callable, part: Callable) -> Callable:
     @by_type
     def take(cursor, left, fill, L):
+        def side_by_side(cursor, left, fill, L):
+            return whole(cursor[0], cursor[1], 1, LANES)
+
         def row(cursor, left, fill, L):
-            if left >= LANES and cursor[2] == 1:
-                return whole(cursor[0], cursor[1], 1, LANES)
             return part(cursor, (min(left, LANES), 1), fill, LANES, 1)
 
         def columns(cursor, left, fill, L):
@@ -75,6 +79,8 @@ def _taker(whole: Callable, part: Callable) -> Callable:
                 return whole(cursor[0], cursor[1], 1, LANES)
             return part(cursor, (1, left), fill, 1, LANES)
 
+        if isinstance(left, types.BaseTuple):
+            return side_by_side
         return row if L.literal_value == 1 else columns
 
     return take
@@ -89,11 +95,11 @@ take, take_wide = _taker(get, load), _taker(get_wide, load_wide)
 def give(cursor, left, v, L):
     """Store the lanes of a step."""
 
+    def side_by_side(cursor, left, v, L):
+        put(cursor[0], cursor[1], 1, v, cursor[3])
+
     def row(cursor, left, v, L):
-        if left >= LANES and cursor[2] == 1:
-            put(cursor[0], cursor[1], 1, v, cursor[3])
-        else:
-            store(cursor, (min(left, LANES), 1), v, 1)
+        store(cursor, (min(left, LANES), 1), v, 1)
 
     def columns(cursor, left, v, L):
         if left >= LANES:
@@ -101,7 +107,32 @@ def give(cursor, left, v, L):
         else:
             store(cursor, (1, left), v, LANES)
 
+    if isinstance(left, types.BaseTuple):
+        return side_by_side
     return row if L.literal_value == 1 else columns
+
+
+@by_type
+def lanes_left(left):
+    """The number of lanes from here on."""
+    return (lambda left: left[0]) if isinstance(left, types.BaseTuple) else (lambda left: left)
+
+
+@op
+def _are_adjacent(cursors: types.BaseTuple):
+    """Whether the elements of a row lie side by side in every tensor."""
+
+    def emit(b, cursors_):
+        steps = [b.extract_value(cursors_, [t, 2]) for t in range(len(cursors))]
+        return reduce(b.and_, [b.icmp_signed("==", step, I64(1)) for step in steps])
+
+    return types.boolean(cursors), emit
+
+
+@inlined
+def whole_steps(cursors, n):
+    """How many elements of a row belong to whole steps of neighbours in memory."""
+    return n - n % LANES if _are_adjacent(cursors) else 0
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -112,7 +143,10 @@ def each(act, cursors, cells, n, width, L):
     """act(cursors, left, cells, part, L) on all elements."""
 
     def row(act, cursors, cells, n, width, L):
-        for j in range(0, n, LANES):
+        whole = whole_steps(cursors, n)
+        for j in range(0, whole, LANES):
+            act(moved(cursors, 0, j), (n - j,), cells, 0, L)
+        for j in range(whole, n, LANES):
             act(moved(cursors, j, 0), n - j, cells, 0, L)
 
     def columns(act, cursors, cells, n, width, L):
@@ -182,7 +216,11 @@ def total(term, cursors, cells, n, width, fours, sums, L):
     def row(term, cursors, cells, n, width, fours, sums, L):
         p, zero = cursors[0][0], splat(0.0, CLASSES)
         first, second = (zero, zero), (zero, zero)
-        for j in range(0, n, LANES):
+        whole = whole_steps(cursors, n)
+        for j in range(0, whole, LANES):
+            u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, L)
+            first, second = _plus(p, first, u), _plus(p, second, v)
+        for j in range(whole, n, LANES):
             u, v = term(moved(cursors, j, 0), n - j, cells, 0, L)
             first, second = _plus(p, first, u), _plus(p, second, v)
         sums[0], sums[SPAN] = _over_lanes(first), _over_lanes(second)
