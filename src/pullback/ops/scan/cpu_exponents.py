@@ -9,10 +9,12 @@ from typing import Any
 from numba import types
 
 from pullback.cpu.elementary import _per_type as per_type
+from pullback.cpu.elementary import _polynomial
 from pullback.cpu.emit import Vec, constant, inlined, llvm_call, op
-from pullback.cpu.tiles import earlier
+from pullback.cpu.tiles import by_type, earlier
 from pullback.cpu.vector import (
     absolute,
+    any_lane,
     as_float,
     as_int,
     copysign,
@@ -21,6 +23,8 @@ from pullback.cpu.vector import (
     minimum,
     select,
     shift_logical,
+    to_f32,
+    to_f64,
 )
 
 Pointer: Any = types.CPointer
@@ -73,8 +77,8 @@ _LOG: dict[Any, tuple[float, ...]] = {  # (2·atanh(s)/s - 2) / s^2: errors 2^-2
         0.18182895746801428, 0.1533150172120742, 0.1461916477718642,
     ),
 }  # fmt: skip
-# For arguments near a known one, at most NEAR from it: log(1 + d) / d, errors 2^-26 and 2^-37, and
-# (e^d - 1) / d, error 2^-32. No series that short serves f64.
+# For arguments near a known one, at most NEAR from it: log(1 + d) / d, errors 2^-26 and 2^-37. No
+# series that short serves f64.
 NEAR = 0.125
 _LOG_NEAR_HALF = (
     0.9999973990553344,
@@ -88,12 +92,6 @@ _LOG_NEAR: dict[Any, tuple[float, ...]] = {
     types.float32: (
         0.9999999969559568, -0.49999951933656794, 0.33330798080940793, -0.24938096065343793,
         0.19224373351889482, -0.11702596756768231,
-    ),
-}  # fmt: skip
-_EXP_NEAR: dict[Any, tuple[float, ...]] = {
-    types.float32: (
-        1.0000000001092602, 0.4999998533989884, 0.16666661456005394, 0.04169693952567783,
-        0.008339322562379757,
     ),
 }  # fmt: skip
 # What log 2 lacks in the compute type. For f32 in f64 that is below what its results can show.
@@ -120,7 +118,7 @@ def _series(coefficients: dict[Any, tuple[float, ...]], *leading: float) -> Call
 
 
 exp_series, log_series = _series(_EXP, 1.0), _series(_LOG, 2.0)
-exp_near_series, log_near_series = _series(_EXP_NEAR, 1.0), _series(_LOG_NEAR)
+log_near_series = _series(_LOG_NEAR)
 
 
 @op
@@ -182,6 +180,33 @@ def exp_pair(p, x):
     return exp_series(p, remainder(p, x, k)), k
 
 
+# How far from a reference e^x may be where its scaled self is f32; up to where f32 resolves x.
+TOP, REACH = 100.0, 2.0**20
+
+# The same where the exponentials of f32 are f32 themselves: two parts of log 2, six terms.
+narrow_series = _polynomial((1.0, *_HALF), ())
+
+
+@inlined
+def narrow_remainder(x, k):
+    return fma(k, 1.9046542e-09, fma(k, -ln2(x), x))
+
+
+@inlined
+def narrow_exp_near(x, k):
+    origin = rounder(x) - k
+    t = fma(x, log2_e(x), origin)
+    m = narrow_series(narrow_remainder(x, t - origin))
+    bits = as_int(t)
+    return as_float(as_int(m) + (bits << mantissa(bits)))
+
+
+@inlined
+def narrow_exp_pair(x):
+    k = fma(x, log2_e(x), rounder(x)) - rounder(x)
+    return narrow_series(narrow_remainder(x, k)), k
+
+
 @inlined
 def exponential(p, x):
     """e^x as m·2^k, for any x: the infinities have the exponents +-infinite."""
@@ -191,6 +216,33 @@ def exponential(p, x):
     steps = (bits - limit_bits(bits)) >> dropped_bits(bits)
     beyond = limit_exponent(x) + apart(x) * (as_float(steps + as_int(rounder(x))) - rounder(x))
     return select(far, 1.0, m), select(far, copysign(beyond, x), k)
+
+
+@by_type
+def exponential_of(p, v):
+    """e^v as a pair. Exponentials of f32 are f32: only sums and products of them need more."""
+    if p.dtype != types.float32:
+        return lambda p, v: exponential(p, v)
+
+    def narrow(p, v):
+        near = absolute(v) <= REACH
+        m, k = narrow_exp_pair(to_f32(select(near, v, 0.0)))
+        n, j = exponential(p, v)
+        return select(near, to_f64(m), n), select(near, to_f64(k), j)
+
+    return narrow
+
+
+@inlined
+def narrow_weight(x, center):
+    """e^x·2^center, down to where no f32 is left of any product with it."""
+    low = (-TOP - center) * ln2(x)
+    w = to_f64(narrow_exp_near(maximum(x, low), -center))
+    if any_lane(x < low):
+        m, k = narrow_exp_pair(maximum(x, -REACH))
+        k_ = to_f64(k + center)
+        w = to_f64(m) * power(maximum(smallest(w), k_))
+    return w
 
 
 half_root_bits = per_type(0x3F3504F3, 0x3FE6A09E667F3BCD)  # sqrt(1/2)

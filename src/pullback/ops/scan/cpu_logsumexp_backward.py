@@ -14,14 +14,13 @@ from numba import types
 from pullback.cpu.elementary import _per_type as per_type
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import STORAGE, as_f32_pointer, fence, filled_wide
+from pullback.cpu.memory import as_f32_pointer, fence, filled_wide
 from pullback.cpu.program import TENSORS, WORKSPACE
 from pullback.cpu.sweep import cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import block_by_block, in_blocks, shortened
 from pullback.cpu.tiles import (
     by_type,
     expect,
-    first,
     last,
     lines_across,
     load,
@@ -33,25 +32,38 @@ from pullback.cpu.tiles import (
     store,
     turned_round,
 )
-from pullback.cpu.vector import absolute, any_lane, is_nan, like, maximum, minimum, not_le, select
+from pullback.cpu.vector import (
+    absolute,
+    any_lane,
+    is_nan,
+    like,
+    maximum,
+    minimum,
+    not_le,
+    select,
+    to_f32,
+    to_f64,
+)
 from pullback.ops.scan.cpu_exponents import (
     INFINITE_F32,
-    NEAR,
+    REACH,
+    TOP,
     added,
     added_up,
     exp_near,
-    exp_near_series,
     exp_pair,
-    exponential,
+    exponential_of,
     infinite,
     limit,
     limit_exponent,
     ln2,
+    narrow_exp_near,
+    narrow_weight,
     power,
     scaled,
     smallest,
 )
-from pullback.ops.scan.cpu_logsumexp import CELLS, GROUP, below, log_sum_tile, start_of, state_of
+from pullback.ops.scan.cpu_logsumexp import CELLS, log_sum_tile, start_of, state_of
 from pullback.ops.scan.cpu_sum import BLOCK, one_nan, sums
 
 # Where y is recomputed: steps whose sums wait on the stack, along and across, and how many lines
@@ -62,15 +74,32 @@ INFINITY, NAN = math.inf, math.nan
 
 # How far from the reference exponents of a usual tile of the backward may be, in powers of two.
 around = per_type(20.0, 60.0)
+AROUND = 60.0  # the same for tiles of f32
 
-# A state is (t, k, center, anchor, level, step): T = t·2^k; k again where tiles near it are usual,
-# else NaN; the y that this group of steps began with, its e^-y·2^-center, and how far into the
-# group we are.
+# A state is (t, k, center): T = t·2^k, and k again where tiles near it are usual, else NaN.
 
 
 @inlined
 def first_state(zero):
-    return zero, -infinite(zero), like(zero, NAN), zero, zero, 0
+    return zero, -infinite(zero), like(zero, NAN)
+
+
+@inlined
+def started(p, y):
+    """The state before a line whose walk begins with this y: its reference lies ahead."""
+    zero = like(y, 0.0)
+    _, j = exponential_of(p, -y)
+    center = j + 0.5 * around(j)
+    usual = absolute(center) <= farthest_center(p, center)
+    return zero, select(usual, center, -infinite(center)), select(usual, center, NAN)
+
+
+@by_type
+def farthest_center(p, k):
+    """References up to here can be those of usual tiles."""
+    if p.dtype == types.float32:
+        return lambda p, k: REACH
+    return lambda p, k: limit_exponent(k)
 
 
 @by_type
@@ -93,71 +122,39 @@ def off_center(y, center, margin):
 
 
 @by_type
-def decay(p, y, reference, v, size, center, anchor, level, rows, L):
+def decay(p, y, reference, v, size, center, rows, L):
     """e^-y·2^-center of a tile, and whether any of its exponents is too far from the center."""
     if isinstance(y, types.NoneType):
 
-        def recomputed(p, y, reference, v, size, center, anchor, level, rows, L):
+        def recomputed(p, y, reference, v, size, center, rows, L):
             j = -load(reference, size, 0.0, rows, L) - spread(center, v)
             return v * power(j), any_lane(not_le(absolute(j), around(j)))
 
         return recomputed
-    if STORAGE[p.dtype].compute == types.float64:
 
-        def saved(p, y, reference, v, size, center, anchor, level, rows, L):
-            middle = spread(center, v)
-            return exp_near(p, -v, middle), any_lane(off_center(v, middle, 1))
-
-        return saved
-
-    def near_or_far(p, y, reference, v, size, center, anchor, level, rows, L):
-        """From the first e^-y of the group where y is near its first one."""
-        d = spread(anchor, v) - v
-        e = spread(level, v) * exp_near_series(p, d)
-        far = not_le(absolute(d), NEAR)
-        if not any_lane(far):
-            return e, any_lane(off_center(anchor, center, 2))
+    def saved(p, y, reference, v, size, center, rows, L):
         middle = spread(center, v)
-        return select(far, exp_near(p, -v, middle), e), any_lane(off_center(v, middle, 1))
-
-    return near_or_far
-
-
-@by_type
-def decay_pair(p, y, inverse, reference, anchor, step, size, L):
-    """The same for a block as pairs, with the anchor of its group."""
-    if isinstance(y, types.NoneType):
-
-        def recomputed(p, y, inverse, reference, anchor, step, size, L):
-            # A chunk's last block may be short: what it lacks is too small to be anything.
-            m = load(inverse, size, 0.0, BLOCK, L)
-            return m, -load(reference, size, INFINITE_F32, BLOCK, L), anchor
-
-        return recomputed
-
-    def saved(p, y, inverse, reference, anchor, step, size, L):
-        v = load_wide(y, size, 0.0, BLOCK, L)
-        if step == 0:
-            anchor = first(v, L)
-        m, j = near_pair(p, v, spread(anchor, v))
-        return m, j, anchor
+        return exp_near(p, -v, middle), any_lane(off_center(v, middle, 1))
 
     return saved
 
 
 @by_type
-def near_pair(p, v, anchor):
-    if STORAGE[p.dtype].compute == types.float64:
-        return lambda p, v, anchor: exponential(p, -v)
+def decay_pair(p, y, inverse, reference, size, L):
+    """The same for a block as pairs."""
+    if isinstance(y, types.NoneType):
 
-    def near_or_far(p, v, anchor):
-        d = anchor - v
-        near = absolute(d) <= NEAR
-        m, j = exponential(p, -anchor)
-        n, i = exponential(p, -v)
-        return select(near, m * exp_near_series(p, d), n), select(near, j, i)
+        def recomputed(p, y, inverse, reference, size, L):
+            # A chunk's last block may be short: what it lacks is too small to be anything.
+            m = load(inverse, size, 0.0, BLOCK, L)
+            return m, -load(reference, size, INFINITE_F32, BLOCK, L)
 
-    return near_or_far
+        return recomputed
+
+    def saved(p, y, inverse, reference, size, L):
+        return exponential_of(p, -load_wide(y, size, 0.0, BLOCK, L))
+
+    return saved
 
 
 @by_type
@@ -178,33 +175,22 @@ def reaches_infinity(p, y, reference, size, L):
     return saved
 
 
-@by_type
-def anchored(p, y, v, center, anchor, level, step, L):
-    """Anchor and level of the group that a tile belongs to."""
-    if isinstance(y, types.NoneType) or STORAGE[p.dtype].compute == types.float64:
-        return lambda p, y, v, center, anchor, level, step, L: (anchor, level)
-
-    def at_its_start(p, y, v, center, anchor, level, step, L):
-        if step == 0:
-            anchor = first(v, L)
-            level = exp_near(p, -anchor, center)
-        return anchor, level
-
-    return at_its_start
-
-
-@by_type
+@inlined
 def weighted(p, t, k, x):
     """t·2^k·e^x for a usual tile."""
-    if STORAGE[p.dtype].compute != STORAGE[p.dtype].wide:
-        # Products this small are zeros of the narrower element.
-        return lambda p, t, k, x: t * exp_near(p, maximum(x, -k * ln2(k) + (below(k) + 60)), -k)
+    m, j = exp_pair(p, maximum(x, -limit(x)))
+    return scaled(m * t, j + k)
 
-    def any_exponent(p, t, k, x):
-        m, j = exp_pair(p, maximum(x, -limit(x)))
-        return scaled(m * t, j + k)
 
-    return any_exponent
+# A usual tile of f32: eight exponentials at a time, and the products with them in f64, which holds
+# them exactly.
+
+
+@inlined
+def too_far(x, y, center):
+    """Whether exponents of a tile are too far from the reference. Any x may be too small."""
+    far = not_le(absolute(y + center * ln2(y)), (AROUND - 1) * ln2(y))
+    return any_lane(far) or any_lane(not_le(x, (TOP - center) * ln2(x)))
 
 
 @inlined
@@ -215,7 +201,9 @@ def running_decay(tiles, t, L):
 
 @by_type
 def decay_tile(at, size, state, L):
-    return _decays if isinstance(size, types.NoneType) else _decays_by_blocks
+    if not isinstance(size, types.NoneType):
+        return _decays_by_blocks
+    return _narrow_decays if at[2][0].dtype == types.float32 else _decays
 
 
 @inlined
@@ -225,38 +213,58 @@ def _decays_by_blocks(at, size, state, L):
 
 def _decays(at, size, state, L):
     dy, dx, x, y, inverse, reference = at
-    t, k, center, anchor, level, step = state
+    t, k, center = state
     p, rows = x[0], long_rows(x[0], L)
     expect(dy, rows, L)
     expect(x, rows, L)
     u = saved_or_summed(y, inverse, size, rows, L)
-    anchor, level = anchored(p, y, u, center, anchor, level, step, L)
-    e, unusual = decay(p, y, reference, u, size, center, anchor, level, rows, L)
+    e, unusual = decay(p, y, reference, u, size, center, rows, L)
     if unusual:
         return _decays_by_blocks(at, size, state, L)
-    g = load_wide(dy, size, 0.0, rows, L)
-    b, t = in_blocks(running_decay, (g * e,), t, BLOCK, L)
+    b, t = in_blocks(running_decay, (load_wide(dy, size, 0.0, rows, L) * e,), t, BLOCK, L)
     r = weighted(p, b, spread(center, b), load_wide(x, size, -INFINITY, rows, L))
+    store_weighted(dx, size, r, t, L)
+    return t, k, center
+
+
+def _narrow_decays(at, size, state, L):
+    dy, dx, x, y, _, _ = at
+    t, k, center = state
+    rows = long_rows(x[0], L)
+    expect(dy, rows, L)
+    expect(x, rows, L)
+    expect(y, rows, L)
+    u, v = load(y, size, 0.0, rows, L), load(x, size, -INFINITY, rows, L)
+    middle = spread(to_f32(center), u)
+    if too_far(v, u, middle):
+        return _decays_by_blocks(at, size, state, L)
+    e = to_f64(narrow_exp_near(-u, middle))
+    b, t = in_blocks(running_decay, (load_wide(dy, size, 0.0, rows, L) * e,), t, BLOCK, L)
+    store_weighted(dx, size, b * narrow_weight(v, middle), t, L)
+    return t, k, center
+
+
+@inlined
+def store_weighted(dx, size, r, t, L):
     if any_lane(is_nan(t)):
         r = one_nan(r)
     store(dx, size, r, L)
-    return t, k, center, anchor, level, (step + rows) % GROUP
 
 
 @inlined
 def unusual_decay_tile(at, size, state, L):
     dy, dx, x, y, inverse, reference = at
-    t, k, _, anchor, _, step = state
+    t, k, _ = state
     p = x[0]
     g = load_wide(dy, size, 0.0, BLOCK, L)
     v = load_wide(x, size, -INFINITY, BLOCK, L)
-    m, j, anchor = decay_pair(p, y, inverse, reference, anchor, step, size, L)
+    m, j = decay_pair(p, y, inverse, reference, size, L)
     plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
     m = select(plus, 1.0, select(minus, 0.0, m))
     b, i = added_up(g * m, j, L)
     b, i = added(spread(t, b), spread(k, b), b, i)
     b = one_nan(b)
-    w, e = exponential(p, v)
+    w, e = exponential_of(p, v)
     # The first +inf takes the weight of all that follow it.
     later = reaches_infinity(p, y, reference, size, L)
     w = select(plus, select(later, like(w, 0.0), 1.0), w)
@@ -265,23 +273,18 @@ def unusual_decay_tile(at, size, state, L):
     store(dx, size, select(minus, 0.0, one_nan(scaled(w * b, e + i))), L)
     # The exponents only grow along this walk: the new reference lies ahead.
     t, k, center = last(b, L), last(i, L), last(j, L) + 0.5 * around(k)
-    usual = absolute(center) <= limit_exponent(k)
+    usual = absolute(center) <= farthest_center(p, k)
     f = power(maximum(smallest(k), minimum(-smallest(k), k - center)))
-    t, k, center = select(usual, t * f, t), select(usual, center, k), select(usual, center, NAN)
-    return t, k, center, anchor, exp_near(p, -anchor, center), (step + BLOCK) % GROUP
+    return select(usual, t * f, t), select(usual, center, k), select(usual, center, NAN)
 
 
 @inlined
 def _logcumsumexp_backward(task, lo, hi, cells, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
-    zero = filled_wide(x, 0.0, L)
-    start = first_state(zero)
-    states = stack(start, cells)
+    states = stack(first_state(filled_wide(x, 0.0, L)), cells)
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
-        for c in range(0, lines, L):
-            states[c // L] = start
         at = (
             cursor(task, dy, 0, line, L),
             cursor(task, dx, 1, line, L),
@@ -290,6 +293,9 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
             None,
             None,
         )
+        for c in range(0, lines, L):
+            size = (1, min(lines - c, L))
+            states[c // L] = started(x, load_wide(moved(at, 0, c)[3], size, 0.0, 1, L))
         sweep(decay_tile, at, length(task), lines, states, long_rows(x, L), 0, 1, L)
     fence()
 
