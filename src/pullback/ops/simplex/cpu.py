@@ -40,9 +40,9 @@ def _program(kernels: Kernels, desc: Any, *views: Any) -> Program:
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
     rows, breadth = loops.rest.count, loops.rest.extents[-1] if loops.columns else 1
     items = rows // breadth * -(-breadth // STRIP) if rows and loops.extent else 0
-    row_bytes = loops.extent * desc.element.itemsize * len(views)
-    chunk = max(BYTES_PER_CHUNK, min(rows * row_bytes // CHUNKS, LARGEST_CHUNK))
-    grain = grain_for(row_bytes * min(breadth, STRIP), chunk)
+    row_bytes = loops.extent * desc.element.itemsize
+    chunk = max(BYTES_PER_CHUNK, min(rows * row_bytes * len(views) // CHUNKS, LARGEST_CHUNK))
+    grain = grain_for(row_bytes * len(views) * min(breadth, STRIP), chunk)
     words = (breadth, int(streams(rows * row_bytes)), *axis_words(loops))
     return Program((Phase(kernels[kind_of(desc)][loops.columns], items, grain),), words)
 

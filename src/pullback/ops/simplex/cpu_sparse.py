@@ -6,9 +6,9 @@ from t = -1 climbs to it without ever passing it (for sparsemax that is Michelot
 Each step leaves excess' / excess + slope' / slope <= 1, so the product of the two falls to a
 quarter: log2(n) + 30 steps reach the last bit of an f64 whatever the row, and usually six do.
 
-Along a row the steps look only at the candidates z >= t, set aside if they are few. The sums are
-exact: each term is cut into pieces that are multiples of fixed powers of two, and those add up
-without rounding. So neither their order nor how many others were looked at changes the bits.
+The steps look only at the candidates z >= t, set aside if they are few. The sums are exact: each
+term is cut into pieces that are multiples of fixed powers of two, and those add up without
+rounding. So neither their order nor how many others were looked at changes the bits.
 
 Cells of a row: the greatest x, lane by lane; what is taken off x, first and then in two pieces;
 the x that has its own result, if the top is infinite, and that result.
@@ -19,10 +19,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pullback.cpu.atomics import lowest_bit
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import compress_store, fence, filled, get, put
+from pullback.cpu.memory import advance, compress_store, fence, filled, get, put
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
@@ -30,11 +31,15 @@ from pullback.cpu.vector import (
     all_lanes,
     any_lane,
     is_nan,
+    lane,
+    lane_at,
     like,
+    mask_bits,
     maximum,
     reduce_add,
     round_even,
     select,
+    set_lane,
     splat,
     sqrt,
     to_f64,
@@ -59,6 +64,9 @@ from pullback.ops.simplex.cpu_walk import (
 INFINITY, NAN = np.inf, np.nan
 CANDIDATES = 1024
 ROOM = CANDIDATES + 2 * LANES
+IN_COLUMN = 512  # candidates of one of the LANES columns of a part
+COLUMN_ROOM = IN_COLUMN + 2 * LANES
+COLUMNS_ROOM = LANES * COLUMN_ROOM
 SEARCH = 16  # lanes of a search among candidates: usually they are few
 STEPS = 128  # more than any row can need
 ENOUGH = 2.0**-53  # a step as small as this is rounding
@@ -83,9 +91,9 @@ def _exactly(v, sums, grid):
     return sums[0] + high, sums[1] + _coarse(v - high, fine_grid)
 
 
-def projected(scale: float, terms: Callable, advance: Callable, value: Callable) -> Callable:
+def projected(scale: float, terms: Callable, stride: Callable, value: Callable) -> Callable:
     """A kernel body: terms(u, grid) gives the summands of excess and slope for u = z - t >= 0,
-    advance(excess, slope) a step, value(u) the result."""
+    stride(excess, slope) a step, value(u) the result."""
 
     @inlined
     def relative(x, top):
@@ -153,6 +161,27 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
         return count
 
     @inlined
+    def gather_columns(cursor, n, left, top, t, lists, counts):
+        """The same for each of LANES columns. Gives whether all have room."""
+        cut, there = computed(cursor[0], top + t * (1.0 / scale)), exists(left, LANES)
+        z = stack(0.0, LANES)
+        for c in range(LANES):
+            counts[c] = 0
+        for j in range(n):
+            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, LANES)
+            chosen = mask_bits(~(x < cut) & there)
+            if chosen != 0:
+                put(z, 0, 1, relative(x, top), False)
+            while chosen != 0:
+                c = lowest_bit(chosen)
+                chosen &= chosen - 1
+                if counts[c] == IN_COLUMN:
+                    return False
+                lists[c * COLUMN_ROOM + counts[c]] = z[c]
+                counts[c] += 1
+        return True
+
+    @inlined
     def sift(found, count, t):
         """Drop what is no candidate any more."""
         kept = 0
@@ -164,25 +193,45 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
     @inlined
     def climb(t, excess, slope):
         """One step of Newton's method: where it leads, and the step."""
-        step = advance(excess, slope)
+        step = stride(excess, slope)
         return select(step > ENOUGH, t + step, t), step
+
+    @inlined
+    def finish(found, count, t, grid):
+        """The threshold from the candidates at t."""
+        step = splat(0.0, 1)
+        for number in range(STEPS):
+            if count > SEARCH and 0 < number < 4:
+                count = sift(found, count, t)
+            put(found, count, 1, splat(-INFINITY, SEARCH), False)
+            excess, slope = among(found, count, t, grid)
+            before = t
+            t, step = climb(t, excess, slope)
+            if not any_lane(t > before):
+                break
+        return t, step
+
+    @inlined
+    def finish_columns(lists, counts, left, t, grid):
+        """The same for each of LANES columns."""
+        step = like(t, 0.0)
+        for c in range(min(left, LANES)):
+            found = advance(lists, c * COLUMN_ROOM)
+            root, rest = finish(found, counts[c], splat(lane_at(t, c), 1), grid)
+            t, step = set_lane(t, c, lane(root, 0)), set_lane(step, c, lane(rest, 0))
+        return t, step
 
     @by_type
     def search(cursor, n, left, top, grid, found, L):
         """The threshold of each row, and what rounding left of the last step: NaN if there was."""
 
         def row(cursor, n, left, top, grid, found, L):
-            t, step, count = splat(-1.0, 1), splat(0.0, 1), CANDIDATES + 1
-            for number in range(STEPS):
-                if count > CANDIDATES:
-                    count = gather(cursor, n, top, t, found)
-                elif count > SEARCH and number < 4:
-                    count = sift(found, count, t)
-                if count > CANDIDATES:
-                    excess, slope = along(cursor, n, top, t, grid)
-                else:
-                    put(found, count, 1, splat(-INFINITY, SEARCH), False)
-                    excess, slope = among(found, count, t, grid)
+            t, step = splat(-1.0, 1), splat(0.0, 1)
+            for _ in range(STEPS):
+                count = gather(cursor, n, top, t, found)
+                if count <= CANDIDATES:
+                    return finish(found, count, t, grid)
+                excess, slope = along(cursor, n, top, t, grid)
                 before = t
                 t, step = climb(t, excess, slope)
                 if not any_lane(t > before):
@@ -191,7 +240,10 @@ def projected(scale: float, terms: Callable, advance: Callable, value: Callable)
 
         def columns(cursor, n, left, top, grid, found, L):
             t, step = splat(-1.0, LANES), splat(0.0, LANES)
+            lists, counts = stack(0.0, COLUMNS_ROOM), stack(0, LANES)
             for _ in range(STEPS):
+                if gather_columns(cursor, n, left, top, t, lists, counts):
+                    return finish_columns(lists, counts, left, t, grid)
                 excess, slope = across(cursor, n, left, top, t, grid)
                 before = t
                 t, step = climb(t, excess, slope)
