@@ -332,11 +332,28 @@ def _offsets(p, cells, part):
     return absolute(whole) < INFINITY
 
 
+@by_type
+def _minus(x, high, low):
+    """x - high - low. In f64 the log-sum has an error of its own, so there the difference is
+    rounded only once: what the first step lost goes into the second."""
+
+    def twice(x, high, low):
+        return x - high - low
+
+    def once(x, high, low):
+        v = x - high
+        seen = v - x
+        error = (x - (v - seen)) - (high + seen)
+        return select(absolute(v) < INFINITY, v + (error - low), v)
+
+    return once if x.dtype == types.float64 else twice
+
+
 @inlined
 def _log_probability(at, left, cells, part, L):
     high, low, _, _ = cells[6]
     x = take(at[0], left, 0.0, L)
-    return x - spread(high[part], x) - spread(low[part], x)
+    return _minus(x, spread(high[part], x), spread(low[part], x))
 
 
 @inlined
