@@ -38,6 +38,7 @@ from pullback.ops.simplex.cpu_walk import (
     ask_next,
     computed,
     each,
+    each_rarely,
     exists,
     give,
     greatest,
@@ -104,7 +105,7 @@ def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) 
             if usual:
                 each(plain, (dy, y, dx), cells, n, width, L)
             else:
-                each(guarded, (dy, y, dx), cells, n, width, L)
+                each_rarely(guarded, (dy, y, dx), cells, n, width, L)
         fence()
 
     return run

@@ -45,6 +45,7 @@ from pullback.ops.simplex.cpu_walk import (
     ask_next,
     computed,
     each,
+    each_rarely,
     exists,
     give,
     greatest,
@@ -216,7 +217,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
             if usual:
                 each(plain, (x, y), cells, n, width, L)
             else:
-                each(guarded, (x, y), cells, n, width, L)
+                each_rarely(guarded, (x, y), cells, n, width, L)
         fence()
 
     return run

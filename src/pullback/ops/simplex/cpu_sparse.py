@@ -50,6 +50,7 @@ from pullback.ops.simplex.cpu_walk import (
     ask_next,
     computed,
     each,
+    each_rarely,
     exists,
     give,
     greatest,
@@ -317,7 +318,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             if usual:
                 each(plain, (x, y), cells, n, width, L)
             else:
-                each(guarded, (x, y), cells, n, width, L)
+                each_rarely(guarded, (x, y), cells, n, width, L)
         fence()
 
     return run

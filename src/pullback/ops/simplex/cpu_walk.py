@@ -71,6 +71,8 @@ def _taker(whole: Callable, part: Callable) -> Callable:
             return whole(cursor[0], cursor[1], 1, LANES)
 
         def row(cursor, left, fill, L):
+            if left >= LANES and cursor[2] == 1:
+                return whole(cursor[0], cursor[1], 1, LANES)
             return part(cursor, (min(left, LANES), 1), fill, LANES, 1)
 
         def columns(cursor, left, fill, L):
@@ -99,7 +101,10 @@ def give(cursor, left, v, L):
         put(cursor[0], cursor[1], 1, v, cursor[3])
 
     def row(cursor, left, v, L):
-        store(cursor, (min(left, LANES), 1), v, 1)
+        if left >= LANES and cursor[2] == 1:
+            put(cursor[0], cursor[1], 1, v, cursor[3])
+        else:
+            store(cursor, (min(left, LANES), 1), v, 1)
 
     def columns(cursor, left, v, L):
         if left >= LANES:
@@ -149,12 +154,24 @@ def each(act, cursors, cells, n, width, L):
         for j in range(whole, n, LANES):
             act(moved(cursors, j, 0), n - j, cells, 0, L)
 
-    def columns(act, cursors, cells, n, width, L):
-        for j in range(n):
-            for c in range(0, width, LANES):
-                act(moved(cursors, j, c), width - c, cells, c // LANES, L)
+    return row if L.literal_value == 1 else _each_across
 
-    return row if L.literal_value == 1 else columns
+
+@by_type
+def each_rarely(act, cursors, cells, n, width, L):
+    """The same in less code, for what is rare."""
+
+    def row(act, cursors, cells, n, width, L):
+        for j in range(0, n, LANES):
+            act(moved(cursors, j, 0), n - j, cells, 0, L)
+
+    return row if L.literal_value == 1 else _each_across
+
+
+def _each_across(act, cursors, cells, n, width, L):
+    for j in range(n):
+        for c in range(0, width, LANES):
+            act(moved(cursors, j, c), width - c, cells, c // LANES, L)
 
 
 def _two_sum(b, u, v):
