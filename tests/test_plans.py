@@ -36,6 +36,74 @@ def ones(*shape: int, dtype: Any = np.float32) -> Any:
     return np.ones(shape, dtype)
 
 
+# --- arrays known again -----------------------------------------------------------------------
+
+
+def _changed(x: Any) -> dict[str, Any]:
+    """Arrays that differ from `x` in one thing each."""
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    return {
+        "the same": x,
+        "elsewhere": x.copy(),
+        "a view": np.repeat(x, 2, 0)[::2],
+        "shape": x[:2],
+        "rank": x[0],
+        "strides": np.asfortranarray(x),
+        "dtype": x.astype(np.float64),
+        "read-only": frozen,
+        "of bytes": np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+        "a subclass": x.view(np.memmap),
+        "beyond its owner": np.lib.stride_tricks.as_strided(x, x.shape, (64, 4)),
+    }
+
+
+@pytest.mark.parametrize("first", _changed(ones(3, 4)))
+def test_every_call_is_validated_though_arrays_are_known_again(first: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = _changed(x)
+
+    def answer(array: Any) -> Any:
+        try:
+            return pb.cumsum(array, -1)
+        except pb.PullbackError as error:
+            return str(error)
+
+    for name, array in arrays.items():
+        answer(arrays[first])
+        got = answer(array)
+        if name == "beyond its owner":
+            assert "cumsum: `x`" in got
+        else:
+            want = np.cumsum(array, -1)
+            assert got.dtype == want.dtype
+            assert (got == want).all(), name
+
+
+@pytest.mark.parametrize("name", _changed(ones(3, 4)))
+def test_plans_validate_every_array_though_they_know_it_again(name: str) -> None:
+    plan, x = pb.ScanPlan.select(CPU, scan()), np.arange(12, dtype=np.float32).reshape(3, 4)
+    for _ in range(2):
+        plan.run(CPU, NONE, pb.ScanArgs(x=x, y=ones(3, 4)))
+    array = _changed(np.zeros_like(x))[name]
+    args = pb.ScanArgs(x=x, y=array)
+    fits = name in ("the same", "elsewhere", "a view", "strides", "a subclass")
+    if fits:
+        plan.run(CPU, NONE, args)
+        assert (array == np.cumsum(x, -1)).all()
+    else:
+        with pytest.raises(pb.PullbackError):
+            plan.run(CPU, NONE, args)
+        assert array.flat[1] == 0
+
+
+def test_the_two_zeros_are_two_plans() -> None:
+    ids, x = np.array([1]), ones(1, 2)
+    for empty in (0.0, -0.0, 0.0):
+        got = pb.segment_max(x, ids, num_segments=2, empty=empty)[0]
+        assert (np.signbit(got) == np.signbit(empty)).all()
+
+
 # --- selection ------------------------------------------------------------------------------
 
 

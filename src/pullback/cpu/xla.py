@@ -25,8 +25,6 @@ from typing import Any, Final
 
 from llvmlite import ir
 from llvmlite.binding import add_symbol, address_of_symbol
-from numba import types
-from numba.core.cgutils import unpack_tuple
 from numba.extending import intrinsic, register_jitable
 
 from pullback.contract.element import ElementKind
@@ -34,6 +32,7 @@ from pullback.cpu.atomics import I64, INT, load
 from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
 from pullback.cpu.pool import execute_address, immortal, threads_address
+from pullback.cpu.words import address_of, at, call, stack_words
 
 SYMBOL: Final = "pullback_xla"
 
@@ -70,40 +69,6 @@ def _state(typing_context: Any) -> Any:
     return INT(), lower
 
 
-@intrinsic
-def _at(typing_context: Any, address: Any) -> Any:
-    """The words at an address."""
-    signature = types.CPointer(INT)(INT)
-    return signature, lambda context, builder, signature, args: builder.inttoptr(
-        args[0], context.get_value_type(signature.return_type)
-    )
-
-
-@intrinsic
-def _stack(typing_context: Any, count: Any) -> Any:
-    """So many words on the stack of the calling function."""
-    return types.CPointer(INT)(INT), lambda context, builder, signature, args: builder.alloca(
-        I64, size=args[0]
-    )
-
-
-@intrinsic
-def _address(typing_context: Any, words: Any) -> Any:
-    return INT(words), lambda context, builder, signature, args: builder.ptrtoint(args[0], I64)
-
-
-@intrinsic
-def _call(typing_context: Any, function: Any, arguments: Any) -> Any:
-    """Call a C function of words by its address."""
-
-    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        values = unpack_tuple(builder, args[1])
-        prototype = ir.FunctionType(I64, [I64] * len(values))
-        return builder.call(builder.inttoptr(args[0], prototype.as_pointer()), values)
-
-    return INT(INT, arguments), lower
-
-
 @register_jitable
 def _find(state, key):
     """Address of an enrolled kernel, or 0."""
@@ -121,7 +86,7 @@ def _find(state, key):
 @register_jitable
 def _answer_query(extension):
     """What XLA asks once, before anything runs: which version of its interface this is (0.1)."""
-    metadata = _at(_at(extension)[3])
+    metadata = at(at(extension)[3])
     metadata[3] = 1 << 32
     metadata[4] = 0
 
@@ -129,32 +94,32 @@ def _answer_query(extension):
 @register_jitable
 def _failure(frame, block):
     """The XLA error that explains the status of a block."""
-    return _call(_at(_state())[EXPLAIN], (frame, _address(block)))
+    return call(at(_state())[EXPLAIN], (frame, address_of(block)))
 
 
 @native(INT(INT))
 def handle(address):
-    frame = _at(address)
-    if frame[EXTENSION] != 0 and _at(frame[EXTENSION])[1] & 0xFFFFFFFF == 1:
+    frame = at(address)
+    if frame[EXTENSION] != 0 and at(frame[EXTENSION])[1] & 0xFFFFFFFF == 1:
         _answer_query(frame[EXTENSION])
         return 0
-    launch = _at(_at(_at(frame[ATTRIBUTES + 3])[LAUNCH])[2])
+    launch = at(at(at(frame[ATTRIBUTES + 3])[LAUNCH])[2])
     length, places, phases = launch[0], launch[1], launch[2]
-    block, state = _stack(length + 4 * phases), _state()
-    words = _at(state)
+    block, state = stack_words(length + 4 * phases), _state()
+    words = at(state)
     for word in range(length):
         block[word] = launch[3 + word]
     cursor, inputs = 3 + length, frame[ARGS]
     for _ in range(places):
         operand = launch[cursor + 1]
         if operand < inputs:
-            buffer = _at(frame[ARGS + 2])[operand]
+            buffer = at(frame[ARGS + 2])[operand]
         else:
-            buffer = _at(frame[RESULTS + 2])[operand - inputs]
-        data, size = _at(buffer)[DATA], launch[cursor + 3]
+            buffer = at(frame[RESULTS + 2])[operand - inputs]
+        data, size = at(buffer)[DATA], launch[cursor + 3]
         if size >= _HUGE and words[ADVISE] != 0:
             start = (data + _PAGE - 1) // _PAGE * _PAGE
-            _call(words[ADVISE], (start, (data + size - start) // _PAGE * _PAGE, _MADV_HUGEPAGE))
+            call(words[ADVISE], (start, (data + size - start) // _PAGE * _PAGE, _MADV_HUGEPAGE))
         block[launch[cursor]] = data + launch[cursor + 2]
         cursor += 4
     for word in range(length, length + 4 * phases, 4):
@@ -165,9 +130,9 @@ def handle(address):
         block[word] = kernel
         block[word + 1], block[word + 2] = launch[cursor + 1], launch[cursor + 2]
         cursor += 4
-    program = _address(block) + 8 * length
+    program = address_of(block) + 8 * length
     threads = load(words[THREADS])
-    if _call(words[EXECUTE], (program, phases, _address(block), threads)) != 0:
+    if call(words[EXECUTE], (program, phases, address_of(block), threads)) != 0:
         return _failure(address, block)
     return 0
 

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from pullback.ops.calculus import Calculus, asked
 from pullback.plan.function import Call, Function
+from pullback.plan.plan import exact
 from pullback.plan.stream import Stream
 
 Array = Any
@@ -44,7 +45,7 @@ def typed(value: Any) -> Any:
     """A value as part of a key: 1, 1.0 and True differ there, as do the two zeros."""
     kind = type(value)
     if kind in PLAIN:
-        return kind, value.hex() if kind is float else value
+        return kind, exact(value)
     return getattr(value, "bundle_key", (kind, value))
 
 

@@ -15,20 +15,18 @@ from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
 from pullback.cpu.pool import get_num_threads
 from pullback.plan.function import Call, Function
-from pullback.plan.launch import Launch, check_tensor
+from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream, Workspace
-from pullback.tensor.recycle import empty as scratch
+from pullback.tensor.recycle import empty as recycled
 from pullback.tensor.view import TensorRef, TensorSpec
 
 _CPU = Stream.cpu()
 _BYTES = np.dtype(np.uint8)
 
-# How a front end looks at an array (the array to keep alive, its address), and how it makes one:
-# `layout` gives what `empty` is called with.
-Look = Callable[[Any], tuple[Any, int]]
-Layout = Callable[[TensorSpec], tuple[Any, ...]]
-Empty = Callable[..., Any]
+# How a front end finds the address of an array, and what makes a result of some kind.
+Look = Callable[[Any], int]
+Maker = Callable[[TensorSpec], Callable[[], Any]]
 
 
 class Ready:
@@ -38,7 +36,20 @@ class Ready:
     positional arguments followed by those options that are arrays. A result is a fresh array, or
     the source that is updated in place."""
 
-    __slots__ = ("_blank", "_launch", "_named", "_op", "_plan", "_results", "_sources", "single")
+    __slots__ = (
+        "_blank",
+        "_door",
+        "_fresh",
+        "_launch",
+        "_named",
+        "_offsets",
+        "_op",
+        "_plan",
+        "_results",
+        "_sources",
+        "_workspace",
+        "takes_parts",
+    )
 
     def __init__(
         self,
@@ -47,49 +58,82 @@ class Ready:
         launch: Launch,
         plan: Plan[Any, Any],
         positional: Sequence[str],
-        layout: Layout,
+        maker: Maker,
     ) -> None:
-        self._op, self._plan, self._launch = op, plan, launch
-        self.single = len(call.returns) == 1
+        self._op, self._plan, self._launch, self._door = op, plan, launch, None
+        self._workspace = plan.workspace_size
         names = [slot.name for slot in plan.record.slots]
-        self._blank: list[Any] = [0] * len(names)
+        self._blank: list[Any] = [None] * len(names)
         views = [(i, v) for i, n in enumerate(names) if (v := call.tensors.get(n)) is not None]
         origins = [(i, v.origin, v.offset) for i, v in views if isinstance(v, TensorRef)]
         self._named = tuple({name for _, (name, _), _ in origins} - set(positional))
         places = {name: place for place, name in enumerate((*positional, *self._named))}
-        self._sources = tuple(
-            (i, places[name], part, offset) for i, (name, part), offset in origins
-        )
-        self._results = tuple(
-            (names.index(name), None if name in call.tensors else layout(spec))
+        self._sources = tuple((i, places[name], part) for i, (name, part), _ in origins)
+        self.takes_parts = any(part is not None for _, _, part in self._sources)
+        self._offsets = tuple((i, offset) for i, _, offset in origins if offset)
+        self._results = tuple(map(names.index, call.returns))
+        self._fresh = tuple(
+            (names.index(name), maker(spec))
             for name, spec in zip(call.returns, call.specs, strict=True)
+            if name not in call.tensors
         )
 
     def run(
-        self, args: Sequence[Any], options: Mapping[str, Any], out: Any, look: Look, empty: Empty
+        self,
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+        out: Any,
+        look: Look,
+        again: bool = False,
     ) -> Any:
-        """Fetch addresses, check them, launch; the result as the function returns it."""
-        addresses, arrays = self._blank.copy(), self._blank.copy()
+        """Fetch addresses, check them, launch; the result as the function returns it. `again`:
+        prepare to know such arrays again."""
+        arrays = self._arrays(args, options, out)
+        addresses = [0 if array is None else look(array) for array in arrays]
+        for position, offset in self._offsets:
+            addresses[position] += offset
+        scratch = _scratch(self._workspace) if self._workspace else Workspace.NONE
+        status = self._launch.run(addresses, arrays, scratch.address, get_num_threads())
+        if again and self._door is None:
+            self._door = self._launch.door(arrays, dict(self._offsets))
+        return self._finish(status, arrays, out)
+
+    def run_known(self, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
+        """The same for NumPy arrays like those of that run; None, and nothing done, for others."""
+        if not self._door:
+            return None
+        arrays = self._arrays(args, options, out)
+        scratch = _scratch(self._workspace) if self._workspace else Workspace.NONE
+        status = self._door(scratch.address, get_num_threads(), 0, map(id, arrays))
+        return self._finish(status, arrays, out) if status[0] >= 0 else None
+
+    def _arrays(self, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> list[Any]:
+        """The array of each slot: an argument, part of one, a result given, or a fresh one."""
+        arrays = self._blank.copy()
         values = (*args, *[options[name] for name in self._named]) if self._named else args
-        for position, place, part, offset in self._sources:
-            array = values[place]
-            array, address = look(array if part is None else array.bundle[part])
-            arrays[position], addresses[position] = array, address + offset
-        outs = out if type(out) is tuple else (out,) * len(self._results)
-        for (position, fresh), array in zip(self._results, outs, strict=True):
-            if fresh is not None:
-                array = empty(*fresh) if array is None else array
-                arrays[position], addresses[position] = look(array)
-        self._launch.check_addresses(addresses, arrays)
-        size = self._plan.workspace_size
-        workspace = Workspace.of(scratch((size,), _BYTES)) if size else Workspace.NONE
-        status = self._launch.run(addresses, workspace.address, get_num_threads())
+        for position, place, part in self._sources:
+            arrays[position] = values[place] if part is None else values[place].bundle[part]
+        if out is None:
+            for position, make in self._fresh:
+                arrays[position] = make()
+        else:
+            outs = out if type(out) is tuple else (out,)
+            for (position, make), array in zip(self._fresh, outs, strict=True):
+                arrays[position] = make() if array is None else array
+        return arrays
+
+    def _finish(self, status: Status, arrays: list[Any], out: Any) -> Any:
         if status[0]:
             self._plan.fail(*status, op=self._op)
         if out is not None:
             return out
-        results = tuple([arrays[position] for position, _ in self._results])
-        return results[0] if self.single else results
+        if len(self._results) == 1:
+            return arrays[self._results[0]]
+        return tuple([arrays[position] for position in self._results])
+
+
+def _scratch(size: int) -> Workspace:
+    return Workspace.of(recycled((size,), _BYTES))
 
 
 def prepare(
@@ -97,7 +141,7 @@ def prepare(
     args: Sequence[Any],
     options: Mapping[str, Any],
     out: Any,
-    layout: Layout,
+    maker: Maker,
 ) -> Ready:
     """Bind and validate a call, and lay it out for the layouts of its arrays."""
     op = function.name
@@ -114,7 +158,7 @@ def prepare(
             position = names.index(name)
             tensors[position] = _result(op, slots[position], call.descriptor, spec, array)
     positional = function.parameters[: len(args)]
-    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, layout)
+    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, maker)
 
 
 def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any) -> TensorRef:

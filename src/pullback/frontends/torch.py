@@ -19,17 +19,14 @@ from pullback.contract.errors import InvalidProblem
 from pullback.frontends.torch_autograd import Recorded, Tape, plain_ids, transform
 from pullback.frontends.torch_launch import (
     FOREIGN,
-    empty,
     entry_of,
     key_of,
     launch,
-    look,
     summarise,
 )
 from pullback.frontends.torch_library import dispatch
 from pullback.plan.function import Function
 
-_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _forward_mode = torch._C._is_fwd_grad_enabled
@@ -38,7 +35,7 @@ _unwrap = torch._C._functorch.unwrap_if_dead
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """Run `function` on torch tensors."""
-    if _compiling() or _modes():
+    if _modes():
         return dispatch(function, args, options, out)
     if _transforms() is not None or (forward_ad._current_level >= 0 and _forward_mode()):
         return transform(function, args, options, out)
@@ -54,8 +51,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
             return dispatch(function, args, options, out)
         if torch.is_grad_enabled():
             return _recorded(key, function, args, options, out)
-    ready = entry_of(key, function, args, options, out).ready
-    result = ready.run(args, options, out, look, empty)
+    entry = entry_of(key, function, args, options, out)
+    result = entry.ready.run(args, options, out, entry.look)
     if out is not None or "accumulate_into" in options:
         _touch(result)
     return result
@@ -74,8 +71,8 @@ def _recorded(
     key: list[Any], function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
 ) -> Any:
     """Run and record. What only depends on the key is worked out once."""
-    written = "out" if out is not None else "accumulate_into"
-    if out is not None or options.get(written) is not None:
+    if out is not None or options.get("accumulate_into") is not None:
+        written = "accumulate_into" if out is None else "out"
         raise InvalidProblem(
             function.name, written, "None where a gradient is recorded", "a tensor to write into"
         )
@@ -87,10 +84,10 @@ def _recorded(
     if tape.extra:
         run = partial(launch, function, *args, **{**options, **tape.extra})
     else:
-        run = partial(entry.ready.run, args, options, None, look, empty)
+        run = partial(entry.ready.run, args, options, None, entry.look)
     values = (*args, *options.values()) if options else args
     tensors, others = entry.places
-    given = {name: values[i] for name, i in others} if others else {}
+    given = {name: values[i] for name, i in others} if others else None
     return Recorded.apply((tape, run, given), *[values[i] for i in tensors])
 
 

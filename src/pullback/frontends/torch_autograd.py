@@ -200,20 +200,21 @@ class Recorded(_Plain):  # type: ignore[misc, valid-type]
 
     @staticmethod
     def forward(ctx: Any, call: tuple[Tape, Any, Any], *tensors: Tensor) -> Any:
-        tape, run, ctx.others = call
-        ctx.tape, results = tape, run()
-        several = _constants(ctx, results)
-        kept = [tensors[i] for i in tape.kept]
-        kept += [several[i] if i < len(several) else None for i in tape.kept_results]
-        ctx.save_for_backward(*kept)
+        tape, run, others = call
+        ctx.about, results = (tape, others), run()
+        if tape.kept_names or type(results) is tuple:
+            several = _constants(ctx, results)
+            kept = [tensors[i] for i in tape.kept]
+            kept += [several[i] if i < len(several) else None for i in tape.kept_results]
+            ctx.save_for_backward(*kept)
         return tape.shown(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        tape = ctx.tape
+        tape, others = ctx.about
         needs = ctx.needs_input_grad[1:]
         wanted = frozenset(n for n, need in zip(tape.names, needs, strict=True) if need)
-        known = dict(zip(tape.kept_names, ctx.saved_tensors, strict=True), **ctx.others)
+        known = dict(zip(tape.kept_names, ctx.saved_tensors, strict=True), **(others or {}))
         gradients = tape.pull(known, wanted, cotangents)
         return None, *(gradients.get(n) if n in wanted else None for n in tape.names)
 

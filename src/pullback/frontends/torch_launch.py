@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from pullback.contract.element import TABLE
 from pullback.contract.errors import Unsupported
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import Function
-from pullback.plan.plan import remember
+from pullback.plan.plan import exact, remember
 from pullback.tensor.adapters import numpy_address
 from pullback.tensor.layout import contiguous_strides
 from pullback.tensor.recycle import empty as recycled
@@ -33,10 +34,11 @@ _BYTES = np.dtype(np.uint8)
 class Entry:
     """What is known of a call by its key; all but `ready` when a gradient is first recorded."""
 
-    __slots__ = ("places", "ready", "tape")
+    __slots__ = ("look", "places", "ready", "tape")
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
+        self.look = _address if ready.takes_parts else torch.Tensor.data_ptr
         self.tape: Any = None
         self.places: Any = None
 
@@ -59,7 +61,7 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
         elif isinstance(value, torch.Tensor):
             return FOREIGN
         else:
-            key += (type(value), getattr(value, "bundle_key", value))
+            key += (type(value), getattr(value, "bundle_key", exact(value)))
     return state
 
 
@@ -85,7 +87,7 @@ def entry_of(
     except TypeError:  # an unhashable argument: binding names it
         entry = None
     if entry is None:
-        ready = prepare(function, args, options, out, _layout)
+        ready = prepare(function, args, options, out, _maker)
         entry = remember(_ENTRIES, found, Entry(ready))
     return entry
 
@@ -97,7 +99,8 @@ def launch(function: Function, *args: Any, **options: Any) -> Any:
     key, state = key_of(function, args, options)
     if state >= FOREIGN:
         raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
-    return entry_of(key, function, args, options, None).ready.run(args, options, None, look, empty)
+    entry = entry_of(key, function, args, options, None)
+    return entry.ready.run(args, options, None, entry.look)
 
 
 def _plain(value: Any) -> Any:
@@ -107,16 +110,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def look(array: Any) -> tuple[Any, int]:
-    if type(array) is np.ndarray:  # part of a SegmentIndex
-        return array, numpy_address(array)
-    return array, array.data_ptr()
-
-
-def _layout(spec: TensorSpec) -> tuple[Any, ...]:
-    size = prod(spec.shape) * spec.element.itemsize
-    strides = contiguous_strides(spec.shape)
-    return spec.shape, strides, DTYPES[spec.element], size if size >= _LARGE else 0
+def _address(array: Any) -> int:
+    """The address of a tensor, or of an array that is part of a SegmentIndex."""
+    return numpy_address(array) if type(array) is np.ndarray else array.data_ptr()
 
 
 def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -127,9 +123,15 @@ def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor
 _small = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
 
 
-def empty(shape: Any, strides: Any, dtype: torch.dtype, large: int) -> torch.Tensor:
-    """A fresh contiguous tensor that owns its memory."""
-    if not large:
-        return _small(shape, strides, dtype)
-    storage = torch.frombuffer(recycled(large, _BYTES), dtype=torch.uint8).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
+    """What makes fresh contiguous tensors that own their memory."""
+    shape, dtype = spec.shape, DTYPES[spec.element]
+    strides, size = contiguous_strides(shape), prod(shape) * spec.element.itemsize
+    if size < _LARGE:
+        return partial(_small, shape, strides, dtype)
+
+    def large() -> torch.Tensor:
+        storage = torch.frombuffer(recycled(size, _BYTES), dtype=torch.uint8).untyped_storage()
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+
+    return large

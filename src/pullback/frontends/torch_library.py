@@ -23,11 +23,9 @@ from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import (
     DTYPES,
     FOREIGN,
-    empty,
     entry_of,
     key_of,
     launch,
-    look,
 )
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor
@@ -154,8 +152,8 @@ class Op:
         key, state = key_of(self.function, args, options)
         if state >= FOREIGN or (state and torch.is_grad_enabled()):
             return None
-        run = entry_of(key, self.function, args, options, None).ready.run
-        return partial(run, args, options, None, look, empty)
+        entry = entry_of(key, self.function, args, options, None)
+        return partial(entry.ready.run, args, options, None, entry.look)
 
     def autograd(self, *args: Any, **options: Any) -> Any:
         """Above the kernels: record what a gradient needs."""

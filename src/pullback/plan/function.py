@@ -129,6 +129,8 @@ class Function:
             # To look families up would make their tables part of what a compiled graph depends on.
             return _torch_graph()(self, args, options, out)
         for value in args or options.values():
+            if type(value) is np.ndarray:
+                break
             adapter = family_of(value)
             if adapter is not None:
                 return _front_end(adapter.family)(self, args, options, out)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
-from pullback.contract.record import PlanRecord, Slot
-from pullback.cpu.block import TENSORS, WORKSPACE
-from pullback.cpu.pool import entry
+from pullback.contract.record import Slot
+from pullback.cpu.block import TENSORS, UNSURE
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
 
@@ -40,31 +39,68 @@ def check_tensor(
         check_writable(view, op, name)
 
 
-class Launch:
-    """One (plan, layouts) pair, ready to run on any addresses: `run(addresses, workspace, threads)`
-    gives the status word and the two words that explain it."""
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is left to check when only addresses change: (position, low bits that must be zero), and
+    (output, its first byte and end, other tensor, its first byte and end) from their addresses."""
 
-    __slots__ = ("_alignment", "_op", "_pairs", "_slots", "run")
+    aligned: tuple[tuple[int, int], ...] = ()
+    apart: tuple[tuple[int, int, int, int, int, int], ...] = ()
 
-    def __init__(
-        self, record: PlanRecord, op: str, views: Sequence[TensorRef | None], runner: Runner
-    ) -> None:
-        self._op, self._slots, self.run = op, record.slots, runner
+    @staticmethod
+    def of(slots: Sequence[Slot], views: Sequence[TensorRef | None]) -> Rules:
         present = [(i, view) for i, view in enumerate(views) if view is not None and view.size]
-        self._alignment = tuple((i, view.element.itemsize - 1) for i, view in present)
         spans = {i: [end - view.address for end in view.bounds()] for i, view in present}
-        written = [i for i in spans if record.slots[i].written]
-        # Each output against everything else; a pair of outputs is looked at once.
-        self._pairs = tuple(
-            (out, *spans[out], other, *spans[other])
-            for out in written
-            for other in spans
-            if other != out and not (other in written and other < out)
+        written = [i for i in spans if slots[i].written]
+        return Rules(
+            tuple((i, view.element.itemsize - 1) for i, view in present),
+            # Each output against everything else; a pair of outputs is looked at once.
+            tuple(
+                (out, spans[out][0], spans[out][1], other, spans[other][0], spans[other][1])
+                for out in written
+                for other in spans
+                if other != out and not (other in written and other < out)
+            ),
         )
+
+
+NO_RULES = Rules()
+UNUSED = object()  # in place of an argument that a plan does not look at
+
+
+class Launch:
+    """One (plan, layouts) pair, ready to run on any addresses."""
+
+    __slots__ = ("_door", "_native", "_op", "_rules", "_runner", "_slots")
+
+    def __init__(self, slots: Sequence[Slot], op: str, rules: Rules, runner: Runner) -> None:
+        self._op, self._slots, self._rules, self._runner = op, slots, rules, runner
+        self._native = runner if isinstance(runner, NativeRunner) else None
+        self._door: Any = None
+
+    def run(
+        self, addresses: Sequence[int], arrays: Sequence[Any], workspace: int, threads: int
+    ) -> Status:
+        """The status word and the two words that explain it; `arrays` are for errors."""
+        if self._native is not None:
+            status: Status = self._native.begin(workspace, threads, 0, addresses)
+            if status[0] != UNSURE:
+                return status
+        self.check_addresses(addresses, arrays)
+        return self._runner(addresses, workspace, threads)
+
+    def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
+        """How native code lets in arrays like these, passed by their identity: a function of
+        (workspace, threads, 0, identities); False where only Python knows them. An array may begin
+        some bytes before what the kernel is to see: `offsets`, by position."""
+        if self._door is None:
+            native = self._native
+            self._door = (native and native.door(values, offsets)) or False
+        return self._door
 
     def check_addresses(self, addresses: Sequence[int], arrays: Sequence[Any]) -> None:
         """What validation is left when only addresses changed: alignment and aliasing."""
-        for position, low_bits in self._alignment:
+        for position, low_bits in self._rules.aligned:
             if addresses[position] & low_bits:
                 raise MisalignedOperand(
                     self._op,
@@ -72,7 +108,7 @@ class Launch:
                     f"at a multiple of {low_bits + 1} bytes",
                     f"address {addresses[position]:#x}",
                 )
-        for out, low, high, other, other_low, other_high in self._pairs:
+        for out, low, high, other, other_low, other_high in self._rules.apart:
             apart = addresses[other] - addresses[out]
             if apart + other_low < high and low < apart + other_high:
                 self._check_alias(out, other, arrays)
@@ -104,35 +140,40 @@ def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
 
 
 class NativeRunner:
-    """Runs a program of Numba kernels on the thread pool.
+    """Runs a program of Numba kernels on the thread pool. `begin(workspace, threads, sure,
+    addresses)` looks at the rules first unless it is sure, and if one is broken says UNSURE."""
 
-    A launch needs a block of its own to tell kernels where the tensors are, for they write to it.
-    Blocks are used again: to make one takes as long as to run a small kernel. A list hands them out
-    without a lock, and a block that nobody returns is only memory."""
+    __slots__ = ("_block", "_program", "_rules", "_words", "begin")
 
-    __slots__ = ("_execute", "_fill", "_idle", "_phases", "_program", "_start", "_template")
-
-    def __init__(self, program: Any, element: Any, slots: int) -> None:
+    def __init__(self, program: Any, element: Any, slots: int, rules: Rules = NO_RULES) -> None:
+        from pullback.cpu.door import ADDRESS, slot_words
         from pullback.cpu.program import encode
 
         words = tuple(encode(program.phases, element, program.index))
-        self._program = (ctypes.c_int64 * len(words))(*words)
-        self._start, self._phases = ctypes.addressof(self._program), len(program.phases)
-        block = (0,) * (TENSORS + slots) + program.words
-        self._template = struct.pack(f"{len(block)}q", *block)
-        self._fill = struct.Struct(f"{1 + slots}q").pack_into
-        self._idle: list[tuple[memoryview, int]] = []
-        self._execute = entry()
+        self._words = (ctypes.c_int64 * len(words))(*words)
+        self._program = (ctypes.addressof(self._words), len(program.phases))
+        self._block = (0,) * (TENSORS + slots) + program.words
+        self._rules = rules
+        self.begin = self._open([slot_words(ADDRESS)] * slots, ())
 
     def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
-        try:
-            block, at = self._idle.pop()
-        except IndexError:
-            memory = (ctypes.c_char * len(self._template))()
-            block, at = memoryview(memory).cast("B"), ctypes.addressof(memory)
-        block[:] = self._template
-        self._fill(block, 8 * WORKSPACE, workspace, *addresses)
-        status = self._execute(self._start, self._phases, at, threads)
-        details = struct.unpack_from("2q", block, 8) if status else (0, 0)
-        self._idle.append((block, at))
-        return status, *details
+        return self.begin(workspace, threads, 1, addresses)  # type: ignore[no-any-return]
+
+    def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
+        """`begin` for arrays like these, passed by their identity; None where only Python knows
+        them. It says STRANGE of others."""
+        from pullback.cpu.door import IGNORED, slot_of, slot_words
+
+        slots = [
+            slot_words(IGNORED) if value is UNUSED else slot_of(value, offsets.get(i, 0))
+            for i, value in enumerate(values)
+        ]
+        known = [slot for slot in slots if slot is not None]
+        dtypes = [getattr(value, "dtype", None) for value in values]
+        return self._open(known, dtypes) if len(known) == len(slots) else None
+
+    def _open(self, slots: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> Any:
+        from pullback.cpu.door import Door
+
+        rules, kept = self._rules, (self._words, dtypes)
+        return Door(self._program, slots, self._block, rules.aligned, rules.apart, kept)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import threading
-from functools import cached_property
+from dataclasses import fields
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -21,7 +22,7 @@ from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuar
 from pullback.contract.kinds import BackendKind
 from pullback.contract.record import PlanRecord, resolve
 from pullback.cpu.pool import get_num_threads
-from pullback.plan.launch import Launch, NativeRunner, check_tensor
+from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tensor
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.adapters import (
@@ -39,6 +40,17 @@ A = TypeVar("A")
 _KEEP = 1024
 
 _DEFAULT = PlanPreference()
+
+
+def exact(value: Any) -> Any:
+    """A value as part of a key: the two zeros of a float are not the same."""
+    return str(value) if type(value) is float and value == 0 else value
+
+
+@cache
+def _floats(descriptor: type) -> tuple[str, ...]:
+    """The fields of a descriptor that hold floats."""
+    return tuple(field.name for field in fields(descriptor) if "float" in str(field.type))
 
 
 def remember(table: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -64,6 +76,8 @@ class Plan(Generic[D, A]):
         self._tensors = attrgetter(*(slot.part_of or slot.name for slot in record.slots))
         self._used = tuple(slot.used(descriptor) and not slot.part_of for slot in record.slots)
         self._launches: dict[Any, Launch] = {}
+        self._latest: Launch | None = None
+        self._door: Any = False  # of the latest
         self._layout = (
             None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
         )
@@ -86,11 +100,14 @@ class Plan(Generic[D, A]):
     @classmethod
     def select(cls, stream: Stream, descriptor: D, preference: PlanPreference = _DEFAULT) -> Self:
         """The plan for a descriptor, made once and then found again."""
-        key = (cls, descriptor, preference, stream.device)
+        key: Any = (cls, descriptor, preference, stream.device)
         try:
+            key += tuple(
+                exact(getattr(descriptor, name)) for name in _floats(cls.record.descriptor)
+            )
             found = cls._selected.get(key)
-        except TypeError:
-            found = None  # an unhashable field: the validation below names it
+        except (TypeError, AttributeError):
+            found = None  # an unhashable field or no descriptor: the validation below names it
         if found is None:
             plan = cls._choose(stream.device, descriptor, preference)
             with cls._lock:
@@ -142,20 +159,30 @@ class Plan(Generic[D, A]):
 
     def can_implement(self, args: A) -> None:
         """None if `run` would accept these args; otherwise raises what `run` would raise."""
-        self._prepare(args)
+        launch, addresses, arrays = self._prepare(args)
+        launch.check_addresses(addresses, arrays)
 
     def run(self, stream: Stream, workspace: Workspace, args: A) -> None:
         """Validate, launch, write into the args. Allocates nothing."""
-        launch, addresses = self._prepare(args)
         if workspace.nbytes < self.workspace_size:
+            self.can_implement(args)
             raise WorkspaceTooSmall(self.op, "workspace", self.workspace_size, workspace.nbytes)
+        threads = stream.threads or get_num_threads()
+        if self._door:
+            status = self._door(workspace.address, threads, 0, map(id, self._tensors(args)))
+            if status[0] >= 0:
+                return self.fail(*status) if status[0] else None
+        launch, addresses, arrays = self._prepare(args)
         if stream.handle is None:
-            status = launch.run(addresses, workspace.address, stream.threads or get_num_threads())
+            status = launch.run(addresses, arrays, workspace.address, threads)
         else:
             with resolve("pullback.gpu.device:using")(stream.device, stream.handle):
-                status = launch.run(addresses, workspace.address, 1)
-        if status[0]:
-            self.fail(*status)
+                status = launch.run(addresses, arrays, workspace.address, 1)
+        if self._latest is not launch:
+            given = zip(self._tensors(args), self._used, strict=True)
+            self._door = launch.door([value if used else UNUSED for value, used in given], {})
+            self._latest = launch
+        return self.fail(*status) if status[0] else None
 
     def fail(self, status: int, position: int, value: int, op: str = "") -> None:
         """Raise the error that the status of a launch stands for."""
@@ -164,8 +191,8 @@ class Plan(Generic[D, A]):
             raise KernelFailure(op or self.op, status)
         raise failure.raised(op or self.op, self.descriptor, position, value)
 
-    def _prepare(self, args: A) -> tuple[Launch, list[int]]:
-        """The launch for these layouts, made once; the addresses, checked every time."""
+    def _prepare(self, args: A) -> tuple[Launch, list[int], list[Any]]:
+        """The launch for these layouts, made once; the addresses, and the tensors at them."""
         arrays = list(self._tensors(args))
         keys: list[Any] = []
         addresses: list[int] = []
@@ -184,8 +211,7 @@ class Plan(Generic[D, A]):
             for bundle in (value for value in self._tensors(args) if hasattr(value, "bundle")):
                 self.record.admit(self.op, self.descriptor, bundle)
             launch = remember(self._launches, tuple(keys), self.lay_out(arrays))
-        launch.check_addresses(addresses, arrays)
-        return launch, addresses
+        return launch, addresses, arrays
 
     def _look_at(self, arrays: list[Any], position: int) -> tuple[Any, int]:
         """Key and address of an argument that is not a plain NumPy array."""
@@ -207,8 +233,10 @@ class Plan(Generic[D, A]):
     def lay_out(self, arrays: list[Any], op: str = "") -> Launch:
         """Validate tensors against the descriptor and lay the launch out for their strides. Errors
         name `op`: the plan's own, unless a function asks."""
-        views = self._checked(arrays, op or self.op)
-        return Launch(self.record, op or self.op, views, self._runner(views))
+        op, slots = op or self.op, self.record.slots
+        views = self._checked(arrays, op)
+        rules = Rules.of(slots, views)
+        return Launch(slots, op, rules, self._runner(views, rules))
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""
@@ -230,13 +258,13 @@ class Plan(Generic[D, A]):
             views.append(view)
         return views
 
-    def _runner(self, views: list[TensorRef | None]) -> Any:
+    def _runner(self, views: list[TensorRef | None], rules: Rules) -> Any:
         if self._layout is None:
             return ReferenceRunner(self.record, self.descriptor, views)
         program = self._layout(self.descriptor, *views)
         if self.backend is BackendKind.TRITON:
             return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
-        return NativeRunner(program, self.descriptor.element, len(views))  # type: ignore[attr-defined]
+        return NativeRunner(program, self.descriptor.element, len(views), rules)  # type: ignore[attr-defined]
 
 
 def _gpu_arch(device: str) -> str:

@@ -1,0 +1,212 @@
+"""The native side of a launch: know the arrays again, check where they are, fill a block, run it.
+
+What a launch depends on is laid out once, as the words of a record:
+
+    PROGRAM, PHASES      what to run
+    EXECUTE              address of the thread pool's `execute`
+    SLOTS, LENGTH, ALIGNED, PAIRS   how many there are of
+      slots: SLOT_WORDS each; the words a slot is passed are an address, nothing, or the identity of
+             an array of NumPy's, whose header is compared with the one the launch was laid out for
+      words of the block, the first of which are replaced by addresses
+      (slot, low bits that must be zero)
+      (slot, first byte, end, other slot, first byte, end): memory that must be apart
+
+To look at the same headers and addresses from Python takes several times a small kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+from numba.extending import register_jitable
+
+from pullback.cpu.atomics import INT
+from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
+from pullback.cpu.kernel import POLICY, KernelCache, native_address
+from pullback.cpu.pool import execute_address
+from pullback.cpu.words import address_of, at, call, stack_words
+
+PROGRAM, PHASES, EXECUTE, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(8)
+
+# Words of a slot. Kinds: the word passed is an address; whatever it is stands for nothing; it must
+# be the object named and stands for nothing; it is an array.
+KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, EXTENTS = range(7)
+ADDRESS, IGNORED, EXACT, ARRAY = range(4)
+MAX_RANK: Final = 8
+STRIDES: Final = EXTENTS + MAX_RANK
+SLOT_WORDS: Final = STRIDES + MAX_RANK
+
+# Words of an array's header, as NumPy's C interface has kept them since 1.7; `_headers_are_known`
+# looks whether this interpreter does. Rank and flags are half words.
+_HEAD: Final = object.__basicsize__ // 8
+_TYPE: Final = _HEAD - 1
+_DATA, _RANK, _EXTENTS, _STRIDES, _BASE, _DTYPE, _FLAGS = range(_HEAD, _HEAD + 7)
+_HALF: Final = 0xFFFFFFFF
+_WRITABLE: Final = 0x0400
+
+
+@register_jitable
+def _place(slot, word):
+    """The address a word stands for, or STRANGE."""
+    kind = slot[KIND]
+    if kind == ADDRESS:
+        return word
+    if kind != ARRAY:
+        return 0 if kind == IGNORED or word == slot[OBJECT] else STRANGE
+    array = at(word)
+    if array[_TYPE] != slot[OBJECT] or array[_DTYPE] != slot[DTYPE]:
+        return STRANGE
+    rank = array[_RANK] & _HALF
+    if rank != slot[RANK] or array[_FLAGS] & _WRITABLE != slot[WRITABLE]:
+        return STRANGE
+    # A view of another array is inside it, for NumPy made it; other owners Python looks at.
+    if array[_BASE] != 0 and at(array[_BASE])[_TYPE] != slot[OBJECT]:
+        return STRANGE
+    extents, strides = at(array[_EXTENTS]), at(array[_STRIDES])
+    for axis in range(rank):
+        if extents[axis] != slot[EXTENTS + axis] or strides[axis] != slot[STRIDES + axis]:
+            return STRANGE
+    return array[_DATA] + slot[OFFSET]
+
+
+@register_jitable
+def _are_apart(tensors, aligned, pairs, rules):
+    """Whether all addresses are aligned and no output is near another tensor."""
+    for _ in range(aligned):
+        if tensors[rules[0]] & rules[1] != 0:
+            return False
+        rules = at(address_of(rules) + 16)
+    for _ in range(pairs):
+        distance = tensors[rules[3]] - tensors[rules[0]]
+        if distance + rules[4] < rules[2] and rules[1] < distance + rules[5]:
+            return False
+        rules = at(address_of(rules) + 48)
+    return True
+
+
+@register_jitable
+def _pass(address, workspace, threads, sure, words):
+    record = at(address)
+    slots, length = record[SLOTS], record[LENGTH]
+    slot = address + 8 * HEAD
+    template = at(slot + 8 * SLOT_WORDS * slots)
+    block = stack_words(length)
+    for word in range(length):
+        block[word] = template[word]
+    for position in range(slots):
+        place = _place(at(slot + 8 * SLOT_WORDS * position), words[position])
+        if place == STRANGE:
+            return STRANGE, 0, 0
+        block[TENSORS + position] = place
+    block[WORKSPACE] = workspace
+    tensors, rules = at(address_of(block) + 8 * TENSORS), at(address_of(template) + 8 * length)
+    if sure == 0 and not _are_apart(tensors, record[ALIGNED], record[PAIRS], rules):
+        return UNSURE, 0, 0
+    status = call(record[EXECUTE], (record[PROGRAM], record[PHASES], address_of(block), threads))
+    return status, block[DETAIL], block[DETAIL + 1]
+
+
+def pass_few(record, workspace, threads, sure, a, b, c, d):
+    words = stack_words(4)
+    words[0], words[1], words[2], words[3] = a, b, c, d
+    return _pass(record, workspace, threads, sure, words)
+
+
+def pass_many(record, workspace, threads, sure, a, b, c, d, e, f, g, h, i, j):
+    words = stack_words(10)
+    words[0], words[1], words[2], words[3], words[4] = a, b, c, d, e
+    words[5], words[6], words[7], words[8], words[9] = f, g, h, i, j
+    return _pass(record, workspace, threads, sure, words)
+
+
+FEW, MANY = 4, 10
+
+
+@cache
+def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
+    """The native function for launches of so many slots, and how many words it takes for them."""
+    function, takes = (pass_few, FEW) if slots <= FEW else (pass_many, MANY)
+    if slots > MANY:
+        raise ValueError(f"a plan has at most {MANY} slots, not {slots}")
+    dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(function)
+    dispatcher._cache = KernelCache(function)
+    signature = types.UniTuple(INT, 3)(*[INT] * (4 + takes))
+    native_address(dispatcher, signature)
+    # Not the dispatcher, which would look at the types of the arguments at every call.
+    return dispatcher.get_compile_result(signature).entry_point, takes
+
+
+# --- the record, as Python fills it ---------------------------------------------------------------
+
+
+@cache
+def _headers_are_known() -> bool:
+    """Whether arrays of this NumPy are laid out as above."""
+    if sys.implementation.name != "cpython" or sys.byteorder != "little":
+        return False
+    base = np.zeros((3, 5), np.float32)
+    for array in (base, base[1:, ::2].T, np.frombuffer(b"12345678", np.int32)):
+        words = (ctypes.c_int64 * (_HEAD + 7)).from_address(id(array))
+        numbers = ctypes.c_int64 * array.ndim
+        if (
+            words[_TYPE] != id(np.ndarray)
+            or words[_DATA] != array.ctypes.data
+            or words[_RANK] & _HALF != array.ndim
+            or words[_BASE] != (0 if array.base is None else id(array.base))
+            or words[_DTYPE] != id(array.dtype)
+            or words[_FLAGS] & _WRITABLE != _WRITABLE * array.flags.writeable
+            or tuple(numbers.from_address(words[_EXTENTS])) != array.shape
+            or tuple(numbers.from_address(words[_STRIDES])) != array.strides
+        ):
+            return False
+    return True
+
+
+def slot_words(kind: int, *facts: int) -> list[int]:
+    return [kind, *facts] + [0] * (SLOT_WORDS - 1 - len(facts))
+
+
+def slot_of(value: Any, offset: int = 0) -> list[int] | None:
+    """A slot that is passed an array like this one, `offset` bytes before the memory it stands for,
+    or None again, if this is None. None for what only Python knows."""
+    if value is None:
+        return slot_words(EXACT, id(None))
+    if type(value) is not np.ndarray or value.ndim > MAX_RANK or not _headers_are_known():
+        return None
+    writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
+    facts = (id(np.ndarray), id(value.dtype), writable, value.ndim, offset)
+    return slot_words(ARRAY, *facts, *value.shape, *pad, *value.strides)
+
+
+class Door:
+    """A launch as native code knows it: `Door(...)(workspace, threads, sure, one word a slot)`."""
+
+    __slots__ = ("_address", "_entry", "_kept", "_record", "_spare")
+
+    def __init__(
+        self,
+        program: tuple[int, int],
+        slots: Sequence[Sequence[int]],
+        block: Sequence[int],
+        aligned: Sequence[tuple[int, int]],
+        pairs: Sequence[tuple[int, ...]],
+        kept: Any,
+    ) -> None:
+        counts = (len(slots), len(block), len(aligned), len(pairs))
+        parts = (*program, execute_address(), *counts), *slots, block, *aligned, *pairs
+        words = tuple(itertools.chain.from_iterable(parts))
+        self._record = (ctypes.c_int64 * len(words))(*words)
+        self._address, self._kept = ctypes.addressof(self._record), kept  # what words point to
+        self._entry, takes = entry(len(slots))
+        self._spare = (0,) * (takes - len(slots))
+
+    def __call__(
+        self, workspace: int, threads: int, sure: int, words: Iterable[int]
+    ) -> tuple[int, int, int]:
+        return self._entry(self._address, workspace, threads, sure, *words, *self._spare)
