@@ -79,7 +79,7 @@ class Problem:
             views.append(outs[name].reshape(spec.shape))
         # An index made ahead goes in whole; the slots of its parts are no arguments.
         named = [slot.name for slot in record.slots if not slot.part_of]
-        tensors = {name: call.tensors.get(name) for name in named}
+        tensors = {name: _as_given(call.tensors.get(name)) for name in named}
         tensors.update({k: v for k, v in self.prepared.items() if k in named})
         args = args_class(call.plan)(**{**tensors, **outs})
         workspace = Workspace.allocate(plan)
@@ -154,3 +154,9 @@ def _touched(view: TensorRef) -> int:
     """Bytes behind a view; what a stride of zero repeats counts once."""
     strides = zip(view.shape, view.strides, strict=True)
     return prod(extent if stride else 1 for extent, stride in strides) * view.element.itemsize
+
+
+def _as_given(view: Any) -> Any:
+    """The array itself where a plan takes it as it is, as a user would pass it."""
+    whole = isinstance(view, TensorRef) and view.shape == view.array.shape
+    return view.array if whole else view
