@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pullback.contract.element import FLOATS, ElementKind
+from pullback.ops.case import Case
 from pullback.verify.laws import same_bits, trials
 from pullback.verify.subject import Arguments, Subject, subjects
 
@@ -34,12 +35,12 @@ def _id(value: object) -> str:
 
 def some(subject: Subject, element: ElementKind, count: int = CASES) -> list[Arguments]:
     """Cases of a function from all over its family's list."""
-    small = [
-        arguments
-        for _, arguments in trials(subject, element)
-        if all(v.size <= LONGEST for v in arguments.values() if isinstance(v, np.ndarray))
-    ]
-    return small[:: max(len(small) // count, 1)]
+
+    def short(case: Case) -> bool:
+        return subject.takes(case) and all(a.size <= LONGEST for a in case.arrays.values())
+
+    every = max(sum(map(short, subject.cases())) // count, 1)
+    return [arguments for _, arguments in trials(subject, element, every, short)]
 
 
 def split(arguments: Arguments) -> tuple[Arguments, Arguments]:

@@ -97,6 +97,13 @@ def test_plans_validate_every_array_though_they_know_it_again(name: str) -> None
         assert array.flat[1] == 0
 
 
+def test_shapes_matter_of_arrays_that_no_kernel_reads() -> None:
+    dy = ones(4, 9)
+    for rows in (1, 4, 1, 4):
+        da, db = pb.lerp_backward(dy, 0.25, ones(rows, 9), ones(4, 1))
+        assert (da.shape, db.shape) == ((rows, 9), (4, 1))
+
+
 def test_the_two_zeros_are_two_plans() -> None:
     ids, x = np.array([1]), ones(1, 2)
     for empty in (0.0, -0.0, 0.0):

@@ -6,7 +6,7 @@ call of a kind binds, validates and lays out; a repeated one fetches addresses a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,11 @@ class Ready:
         launch: Launch,
         plan: Plan[Any, Any],
         positional: Sequence[str],
+        arrays: Collection[str],
         maker: Maker,
     ) -> None:
-        self._op, self._plan, self._launch, self._door = op, plan, launch, None
+        self._op, self._plan, self._launch = op, plan, launch
+        self._door: Any = None
         self._workspace = plan.workspace_size
         names = [slot.name for slot in plan.record.slots]
         self._blank: list[Any] = [None] * len(names)
@@ -69,6 +71,8 @@ class Ready:
         self._named = tuple({name for _, (name, _), _ in origins} - set(positional))
         places = {name: place for place, name in enumerate((*positional, *self._named))}
         self._sources = tuple((i, places[name], part) for i, (name, part), _ in origins)
+        if not set(arrays) <= {name for _, (name, _), _ in origins}:
+            self._door = False  # an array that is passed to no slot: only a key tells its shape
         self.takes_parts = any(part is not None for _, _, part in self._sources)
         self._offsets = tuple((i, offset) for i, _, offset in origins if offset)
         self._results = tuple(map(names.index, call.returns))
@@ -145,7 +149,8 @@ def prepare(
 ) -> Ready:
     """Bind and validate a call, and lay it out for the layouts of its arrays."""
     op = function.name
-    call = function.body(**function.views(function.bind(tuple(args), options)))
+    views = function.views(function.bind(tuple(args), options))
+    call = function.body(**views)
     plan = call.plan.select(_CPU, call.descriptor)
     slots = plan.record.slots
     tensors: list[Any] = [call.tensors.get(slot.name) for slot in slots]
@@ -158,7 +163,8 @@ def prepare(
             position = names.index(name)
             tensors[position] = _result(op, slots[position], call.descriptor, spec, array)
     positional = function.parameters[: len(args)]
-    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, maker)
+    arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
+    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, arrays, maker)
 
 
 def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any) -> TensorRef:
