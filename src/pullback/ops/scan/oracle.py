@@ -82,10 +82,8 @@ def _running_extremum_backward(
     """Every output sends its gradient to the input it was copied from."""
     g, rows = axis_first(dy, axis, reverse), axis_first(x, axis, reverse)
     holders = _holders(sign * rows, ties)
-    dx = np.zeros_like(rows)
-    for k in range(len(rows)):
-        received = np.take_along_axis(dx, holders[k : k + 1], axis=0)
-        np.put_along_axis(dx, holders[k : k + 1], received + g[k], axis=0)
+    dx, lanes = np.zeros_like(rows), np.indices(rows.shape)[1:]
+    np.add.at(dx, (holders, *lanes), g)
     return axis_back(dx, x, axis, reverse)
 
 
