@@ -55,9 +55,9 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
 
 
 def _tune(made: list[tuple[str, int]]) -> dict[str, int]:
-    launch = SimpleNamespace(run=TritonRunner(PROGRAM, "cuda:0"))
+    launch = SimpleNamespace(runner=TritonRunner(PROGRAM, "cuda:0"))
     plan = SimpleNamespace(
-        _prepare=lambda args: (launch, [1 << 20] * 3), sku=SimpleNamespace(arch="sm_90")
+        _prepare=lambda args: (launch, [1 << 20] * 3, []), sku=SimpleNamespace(arch="sm_90")
     )
 
     def clock(call: Any) -> float:

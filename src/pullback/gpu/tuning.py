@@ -56,8 +56,8 @@ def tune(plan: Any, workspace: Any, args: Any, measure: Measure | None = None) -
 
     The plan is run many times, so its outputs are written many times over, and a plan that
     accumulates adds as often. `measure` gives the time of a call; Triton's own if left out."""
-    launch, addresses = plan._prepare(args)
-    runner = launch.run
+    launch, addresses, _ = plan._prepare(args)
+    runner = launch.runner
     timed = measure or triton.testing.do_bench
 
     def seconds(number: int, warps: int) -> float:

@@ -71,10 +71,10 @@ UNUSED = object()  # in place of an argument that a plan does not look at
 class Launch:
     """One (plan, layouts) pair, ready to run on any addresses."""
 
-    __slots__ = ("_door", "_native", "_op", "_rules", "_runner", "_slots")
+    __slots__ = ("_door", "_native", "_op", "_rules", "_slots", "runner")
 
     def __init__(self, slots: Sequence[Slot], op: str, rules: Rules, runner: Runner) -> None:
-        self._op, self._slots, self._rules, self._runner = op, slots, rules, runner
+        self._op, self._slots, self._rules, self.runner = op, slots, rules, runner
         self._native = runner if isinstance(runner, NativeRunner) else None
         self._door: Any = None
 
@@ -87,7 +87,7 @@ class Launch:
             if status[0] != UNSURE:
                 return status
         self.check_addresses(addresses, arrays)
-        return self._runner(addresses, workspace, threads)
+        return self.runner(addresses, workspace, threads)
 
     def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
         """How native code lets in arrays like these, passed by their identity: a function of
