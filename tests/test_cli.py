@@ -188,6 +188,15 @@ def test_help_loads_nothing_heavy() -> None:
     assert _python(code).strip().endswith("[]")
 
 
+def test_the_package_runs_as_the_command() -> None:
+    code = (
+        "import runpy, sys; sys.argv = ['pullback', '--help']\n"
+        "try:\n    runpy.run_module('pullback', run_name='__main__')\n"
+        "except SystemExit as done:\n    assert not done.code"
+    )
+    assert "demo" in _python(code)
+
+
 def test_a_missing_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['typer'] = None\n"

@@ -1,0 +1,5 @@
+"""`python -m pullback` is `pullback`."""
+
+from pullback.cli import main
+
+main()

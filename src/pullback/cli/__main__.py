@@ -1,5 +1,0 @@
-"""`python -m pullback.cli` is `pullback`."""
-
-from pullback.cli import main
-
-main()
