@@ -2,96 +2,107 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from itertools import product
+from types import ModuleType
 from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.kinds import ScanKind, TieRule
 from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
+from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import Phase, Program, grain_for, streams
-from pullback.ops.scan import cpu_extremum as extremum
-from pullback.ops.scan import cpu_extremum_backward as extremum_backward
-from pullback.ops.scan import cpu_logsumexp as logsumexp
-from pullback.ops.scan import cpu_logsumexp_backward as logsumexp_backward
-from pullback.ops.scan import cpu_product as product
-from pullback.ops.scan import cpu_product_backward as product_backward
-from pullback.ops.scan import cpu_sum as sum_
+from pullback.ops.scan import (
+    cpu_extremum,
+    cpu_extremum_backward,
+    cpu_logsumexp,
+    cpu_logsumexp_backward,
+    cpu_product,
+    cpu_product_backward,
+    cpu_sum,
+)
 from pullback.ops.scan.contract import keeps_y
 from pullback.tensor.layout import along_axis
 
-K, T = ScanKind, TieRule
-# Kernels that threads share one line with, used where there are few lines, and long ones.
-CHAINED = {sum_.cumsum_along: sum_.cumsum_chained}
-FEW_LINES = 16
-# Kernels across that write whole rows.
-STAGED = {extremum_backward.first_backward_across, extremum_backward.last_backward_across}
+VECTOR_BYTES = 32
+K = ScanKind
+FEW_LINES = 16  # fewer are shared by threads, if they are long and the kernel knows how
+
+
+@dataclass(frozen=True)
+class Way:
+    """The kernels of a scan and how they walk: `along` the axis, or `across` it, a strip of lines
+    at a time."""
+
+    along: Kernel
+    across: Kernel
+    vectors: int = 256  # in a strip
+    lines: int = 0  # in a strip, where a kernel has room for so many only
+    against: bool = False  # the scan's direction
+    chained: Kernel | None = None  # threads share a line
+    whole_rows: bool = False  # across, too, lines of memory are written at once
+
+    def strip(self, element: ElementKind) -> int:
+        return self.lines or self.vectors * (VECTOR_BYTES // element.accumulator.itemsize)
+
+
+def _way(room: ModuleType, name: str, **traits: Any) -> Way:
+    return Way(getattr(room, f"{name}_along"), getattr(room, f"{name}_across"), **traits)
+
+
+EXTREMA = tuple(product((K.CUMMAX, K.CUMMIN), (TieRule.FIRST, TieRule.LAST)))
+# By kind, for extrema also by ties, and by whether positions are wanted.
+FORWARD: dict[Any, Way] = {
+    K.CUMSUM: _way(cpu_sum, "cumsum", chained=cpu_sum.cumsum_chained),
+    K.CUMPROD: _way(cpu_product, "cumprod"),
+    K.LOG_CUMSUM_EXP: _way(cpu_logsumexp, "logcumsumexp", vectors=128),
+    **{(k, t, False): _way(cpu_extremum, t.value) for k, t in EXTREMA},
+    **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices") for k, t in EXTREMA},
+}
+# By kind and by whether y is read; for extrema by ties.
+BACKWARD: dict[Any, Way] = {
+    (K.CUMSUM, False): replace(FORWARD[K.CUMSUM], against=True),
+    (K.CUMPROD, True): _way(cpu_product_backward, "cumprod_backward"),
+    (K.CUMPROD, False): _way(
+        cpu_product_backward, "cumprod_recomputed", lines=cpu_product_backward.SIDE
+    ),
+    (K.LOG_CUMSUM_EXP, True): _way(
+        cpu_logsumexp_backward, "logcumsumexp_backward", vectors=128, against=True
+    ),
+    (K.LOG_CUMSUM_EXP, False): _way(
+        cpu_logsumexp_backward, "logcumsumexp_recomputed", lines=cpu_logsumexp_backward.SIDE
+    ),
+    **{
+        (k, t): _way(
+            cpu_extremum_backward,
+            f"{t.value}_backward",
+            lines=cpu_extremum_backward.SIDE,
+            whole_rows=True,
+        )
+        for k, t in EXTREMA
+    },
+}
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
-    views = [x, y, indices]
-    option = 0
-    if desc.kind is K.CUMSUM:
-        kernels = sum_.cumsum_along, sum_.cumsum_across
-    elif desc.kind is K.CUMPROD:
-        kernels = product.cumprod_along, product.cumprod_across
-    elif desc.kind in (K.CUMMAX, K.CUMMIN):
-        option = _sign(desc)
-        name = desc.ties.value + ("_indices" if indices is not None else "")
-        kernels = getattr(extremum, name + "_along"), getattr(extremum, name + "_across")
-    else:
-        kernels = logsumexp.logcumsumexp_along, logsumexp.logcumsumexp_across
-        side = 128 * (4 if desc.element.accumulator is ElementKind.F64 else 8)
-        return _program(desc, views, kernels, desc.reverse, option, side)
-    return _program(desc, views, kernels, desc.reverse, option)
+    wide = (desc.kind, desc.ties, indices is not None)
+    return _program(desc, [x, y, indices], FORWARD.get(wide) or FORWARD[desc.kind])
 
 
 def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
-    if not keeps_y(desc):
-        y = None
-    views = [dy, dx, x, y]
-    option = 0
-    reverse = not desc.reverse
-    side = None
-    if desc.kind is K.CUMSUM:
-        kernels = sum_.cumsum_along, sum_.cumsum_across
-    elif desc.kind is K.CUMPROD and y is not None:
-        kernels = product_backward.cumprod_backward_along, product_backward.cumprod_backward_across
-        reverse = desc.reverse
-    elif desc.kind is K.CUMPROD:
-        kernels = (
-            product_backward.cumprod_recomputed_along,
-            product_backward.cumprod_recomputed_across,
-        )
-        reverse, side = desc.reverse, product_backward.SIDE
-    elif desc.kind in (K.CUMMAX, K.CUMMIN):
-        option, reverse, side = _sign(desc), desc.reverse, extremum_backward.SIDE
-        name = desc.ties.value + "_backward"
-        kernels = (
-            getattr(extremum_backward, name + "_along"),
-            getattr(extremum_backward, name + "_across"),
-        )
-    elif y is None:
-        kernels = (
-            logsumexp_backward.logcumsumexp_recomputed_along,
-            logsumexp_backward.logcumsumexp_recomputed_across,
-        )
-        reverse, side = desc.reverse, logsumexp_backward.SIDE
-    else:
-        kernels = (
-            logsumexp_backward.logcumsumexp_backward_along,
-            logsumexp_backward.logcumsumexp_backward_across,
-        )
-        side = 128 * (4 if desc.element.accumulator is ElementKind.F64 else 8)
-    return _program(desc, views, kernels, reverse, option, side)
+    kept = y if keeps_y(desc) else None
+    way = BACKWARD.get((desc.kind, desc.ties)) or BACKWARD[desc.kind, kept is not None]
+    return _program(desc, [dy, dx, x, kept], way)
 
 
-def _sign(desc: Any) -> int:
-    if desc.kind is K.CUMMAX:
-        return 0
-    return -(1 << 63) if desc.element is ElementKind.F64 else -(1 << 31)
+def _flip(desc: Any) -> int:
+    """What turns minima into maxima: the sign bit of the element kernels compare."""
+    wide = desc.element is ElementKind.F64
+    return 0 if desc.kind is not K.CUMMIN else -(1 << 63) if wide else -(1 << 31)
 
 
-def _program(desc, views, kernels, reverse, option, side=None) -> Program:
+def _program(desc: Any, views: list[Any], way: Way) -> Program:
     present = next(v for v in views if v is not None)
     strides = [(v or present).strides for v in views]
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
@@ -99,26 +110,26 @@ def _program(desc, views, kernels, reverse, option, side=None) -> Program:
     n, lines = loops.extent, loops.rest.count
     columns = strip = 1
     items, links = lines if n else 0, 0
-    across = 4 if desc.element.accumulator is ElementKind.F64 else 8
-    kernel = kernels[loops.columns]
+    kernel = way.across if loops.columns else way.along
     if loops.columns:
-        columns, strip = loops.rest.extents[-1], side or 256 * across
+        columns, strip = loops.rest.extents[-1], way.strip(desc.element)
         items = lines // columns * -(-columns // strip) if n and columns else 0
-    elif kernel in CHAINED and 0 < lines < FEW_LINES and n >= 2 * sum_.CHUNK:
-        kernel = CHAINED[kernel]
-        items, strip, links = lines * -(-n // sum_.CHUNK), lines, lines
+    elif way.chained and 0 < lines < FEW_LINES and n >= 2 * cpu_sum.CHUNK:
+        kernel = way.chained
+        items, strip, links = lines * -(-n // cpu_sum.CHUNK), lines, lines
     tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
     phase = Phase(kernel, items, 1 if links else grain_for(size))
+    # Across, a line of memory is written in several pieces: they must meet in the cache.
+    at_once = way.whole_rows or not loops.columns
     words = (
         *(0,) * (TENSORS_WALKED - len(views)),
         columns,
         strip,
-        # Across, a line of memory is written in several pieces: they must meet in the cache.
-        int((kernel in STAGED or not loops.columns) and streams(n * lines * desc.element.itemsize)),
-        option,
+        int(at_once and streams(n * lines * desc.element.itemsize)),
+        _flip(desc),
         -1 if desc.reverse else 0,
-        *axis_words(loops, reverse),
+        *axis_words(loops, desc.reverse != way.against),
         *(0,) * (LINK_WORDS * links),
     )
     return Program((phase,), words)
