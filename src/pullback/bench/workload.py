@@ -51,7 +51,8 @@ class Draw:
         return wide.astype(self.element.dtype)
 
     def of(self, values: Array) -> Array:
-        return values.astype(self.element.dtype)
+        """These values in rows; of a broadcast array NumPy would make columns."""
+        return values.astype(self.element.dtype, order="C")
 
 
 Make = Callable[[Draw, str], Arguments]

@@ -53,9 +53,12 @@ def set_num_threads(n: int) -> None:
 
 def get_num_threads() -> int:
     """Threads a call may use: the number set, else PULLBACK_NUM_THREADS, else the cores."""
-    if not _threads.value:
-        _threads.value = _default_threads()
-    return _threads.value
+    return _threads.value or _begin_with(_default_threads())
+
+
+def _begin_with(threads: int) -> int:
+    _threads.value = threads
+    return threads
 
 
 def run(program: int, phases: int, block: int, threads: int) -> int:
