@@ -17,7 +17,8 @@ from pullback.cpu.pool import get_num_threads
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
-from pullback.plan.stream import Stream, Workspace
+from pullback.plan.stream import Stream
+from pullback.tensor.adapters import numpy_address
 from pullback.tensor.recycle import empty as recycled
 from pullback.tensor.view import TensorRef, TensorSpec
 
@@ -96,8 +97,8 @@ class Ready:
         addresses = [0 if array is None else look(array) for array in arrays]
         for position, offset in self._offsets:
             addresses[position] += offset
-        scratch = _scratch(self._workspace) if self._workspace else Workspace.NONE
-        status = self._launch.run(addresses, arrays, scratch.address, get_num_threads())
+        _held, address = _scratch(self._workspace) if self._workspace else (None, 0)
+        status = self._launch.run(addresses, arrays, address, get_num_threads())
         if again and self._door is None:
             self._door = self._launch.door(arrays, dict(self._offsets))
         return self._finish(status, arrays, out)
@@ -107,8 +108,8 @@ class Ready:
         if not self._door:
             return None
         arrays = self._arrays(args, options, out)
-        scratch = _scratch(self._workspace) if self._workspace else Workspace.NONE
-        status = self._door(scratch.address, get_num_threads(), 0, map(id, arrays))
+        _held, address = _scratch(self._workspace) if self._workspace else (None, 0)
+        status = self._door(address, get_num_threads(), 0, map(id, arrays))
         return self._finish(status, arrays, out) if status[0] >= 0 else None
 
     def _arrays(self, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> list[Any]:
@@ -136,8 +137,10 @@ class Ready:
         return tuple([arrays[position] for position in self._results])
 
 
-def _scratch(size: int) -> Workspace:
-    return Workspace.of(recycled((size,), _BYTES))
+def _scratch(size: int) -> tuple[Any, int]:
+    """Memory for a run, to be held until it is over, and where it is."""
+    memory = recycled((size,), _BYTES)
+    return memory, numpy_address(memory)
 
 
 def prepare(
