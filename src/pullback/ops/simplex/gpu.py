@@ -34,7 +34,7 @@ ALONG = Steps(
     (None, Tile(1, 2048, 8)),
 )
 ACROSS = Steps(
-    (16, Tile(64, 16, 4)), (64, Tile(32, 64, 8)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
+    (16, Tile(64, 16, 4)), (64, Tile(16, 64, 4)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
 )
 
 
