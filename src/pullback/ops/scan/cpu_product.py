@@ -14,6 +14,7 @@ from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import STORAGE, fence
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of, sweep
+from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import by_type, lines_across, load, stack, store
 from pullback.cpu.vector import (
     absolute,
@@ -34,6 +35,7 @@ from pullback.ops.scan.cpu_sum import one_nan
 
 CELLS = 256
 WIDTH = 4  # quads of a tile along the axis
+EXACT_STEPS = 4  # of a tile of f64
 INFINITY = math.inf
 
 
@@ -112,16 +114,51 @@ def _product_of_bf16(at, place, size, state, L):
 
 
 @inlined
+def any_error(value, error):
+    return error
+
+
+@inlined
+def error_in_range(value, error):
+    """Where a number left the range, its error is none."""
+    return select((absolute(value) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
+
+
+@inlined
+def _next(v, state, kept):
+    """One factor more, and what is rounded off with it."""
+    carry, error = state
+    product = carry * v
+    error = kept(product, fma(error, v, fma(carry, v, -product)))
+    return product + error, (product, error)
+
+
+@inlined
+def _plain(tiles, state, L):
+    return _next(tiles[0], state, any_error)
+
+
+@inlined
+def _guarded(tiles, state, L):
+    v, state = _next(tiles[0], state, error_in_range)
+    return one_nan(v), state
+
+
+@inlined
+def left_range(state):
+    """What is not finite stays so: if the last of several states is finite, all were."""
+    return any_lane(~(absolute(state[0]) + absolute(state[1]) < INFINITY))
+
+
+@inlined
 def _product_compensated(at, size, state, L):
     x, y = at
-    carry, error = state
-    v = load(x, size, 1.0, 1, L)
-    product = carry * v
-    error = fma(carry, v, -product) + error * v
-    # Where a product left the range, its error is no number.
-    error = select((absolute(product) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
-    store(y, size, one_nan(product + error), L)
-    return product, error
+    factors = (load(x, size, 1.0, EXACT_STEPS, L),)
+    v, after = in_blocks(_plain, factors, state, 1, L)
+    if left_range(after):
+        v, after = in_blocks(_guarded, factors, state, 1, L)
+    store(y, size, v, L)
+    return after
 
 
 @by_type
@@ -129,7 +166,7 @@ def _sweep_products(at, n, lines, states, L):
     if STORAGE[at[0][0].dtype].compute == types.float64:
 
         def one_by_one(at, n, lines, states, L):
-            sweep(_product_compensated, at, n, lines, states, 1, 0, 0, L)
+            sweep(_product_compensated, at, n, lines, states, EXACT_STEPS, 0, 0, L)
 
         return one_by_one
 

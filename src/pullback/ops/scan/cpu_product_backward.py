@@ -15,7 +15,7 @@ from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import STORAGE, as_f64_pointer, fence
 from pullback.cpu.program import TENSORS, WORKSPACE
 from pullback.cpu.sweep import backwards, cursor, length, strip_of, sweep
-from pullback.cpu.tile_blocks import opaque
+from pullback.cpu.tile_blocks import in_blocks, opaque
 from pullback.cpu.tiles import by_type, first, lines_across, load, moved, spread, stack, store
 from pullback.cpu.vector import (
     absolute,
@@ -30,8 +30,12 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_product import (
     CELLS,
+    EXACT_STEPS,
     INFINITY,
     WIDTH,
+    any_error,
+    error_in_range,
+    left_range,
     narrowed,
     one_nan_each,
     ones,
@@ -174,31 +178,55 @@ def _first_before(y, size, L):
 
 
 @inlined
-def _gradient_compensated(at, size, state, L):
-    dy, dx, x, y = at
+def _next_back(tiles, state, kept):
+    """One step further on in this walk, and what is rounded off with it."""
+    v, g, before = tiles
     later, error = state
-    v, g = load(x, size, 1.0, 1, L), load(dy, size, 0.0, 1, L)
-    before = _one_before(y, size, L)
     r = g + later
     part = r - g
-    error += (g - (r - part)) + (later - part)
-    error = select((absolute(r) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
+    error = kept(r, error + ((g - (r - part)) + (later - part)))
     correction = before * error
-    plain = before * r
     corrected = fma(before, r, correction)
-    store(dx, size, one_nan(select(absolute(correction) < INFINITY, corrected, plain)), L)
+    out = select(absolute(correction) < INFINITY, corrected, before * r)
     later = v * r
-    error = fma(v, r, -later) + v * error
-    error = select((absolute(later) < INFINITY) & (absolute(error) < INFINITY), error, 0.0)
-    return later, error
+    return out, (later, kept(later, fma(v, error, fma(v, r, -later))))
+
+
+@inlined
+def _plain(tiles, state, L):
+    return _next_back(tiles, state, any_error)
+
+
+@inlined
+def _guarded(tiles, state, L):
+    return _next_back(tiles, state, error_in_range)
+
+
+@inlined
+def _gradient_compensated(at, size, state, L):
+    dy, dx, x, y = at
+    tiles = (
+        load(x, size, 1.0, EXACT_STEPS, L),
+        load(dy, size, 0.0, EXACT_STEPS, L),
+        _one_before(y, size, L),
+    )
+    v, after = in_blocks(_plain, tiles, state, 1, L)
+    if left_range(after):
+        v, after = in_blocks(_guarded, tiles, state, 1, L)
+    store(dx, size, one_nan(v), L)
+    return after
 
 
 @by_type
 def _one_before(y, size, L):
     """The saved y one step further on in this walk."""
     if isinstance(size, types.NoneType):
-        return lambda y, size, L: load(moved((y,), 1, 0)[0], None, 1.0, 1, L)
-    return lambda y, size, L: load(moved((y,), 1, 0)[0], (size[0] - 1, size[1]), 1.0, 1, L)
+        return lambda y, size, L: load(moved((y,), 1, 0)[0], None, 1.0, EXACT_STEPS, L)
+
+    def part(y, size, L):
+        return load(moved((y,), 1, 0)[0], (size[0] - 1, size[1]), 1.0, EXACT_STEPS, L)
+
+    return part
 
 
 @by_type
@@ -207,7 +235,7 @@ def _sweep_gradients(at, n, lines, states, L):
 
         def one_by_one(at, n, lines, states, L):
             there = backwards(at, n)
-            sweep(_gradient_compensated, there, n, lines, states, 1, 0, 1, L)
+            sweep(_gradient_compensated, there, n, lines, states, EXACT_STEPS, 0, 1, L)
 
         return one_by_one
 
