@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,13 @@ from pullback.tensor.adapters import (
     family_of,
     numpy_address,
 )
-from pullback.tensor.recycle import empty
+from pullback.tensor.recycle import maker
 from pullback.tensor.view import TensorSpec
 
 _READY: dict[Any, Ready] = {}
 _LATEST: dict[Any, Ready] = {}  # by everything but layouts: what the last such call came to
 
-_OPTIONS = (int, float, bool, str, type(None))
+_OPTIONS = frozenset((int, float, bool, str, type(None)))
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
@@ -53,24 +52,23 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
 
 
 def _maker(spec: TensorSpec) -> Callable[[], Any]:
-    return partial(empty, spec.shape, spec.element.dtype)
+    return maker(spec.shape, spec.element.dtype)
 
 
 def _outline(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """A key without layouts; None where it would have to hold on to an argument."""
-    parts: list[Any] = [function, type(out), *map(_kind, args)]
-    for name, value in options.items():
-        parts.append(name)
-        parts.append(_kind(value))
-    return None if None in parts else tuple(parts)
-
-
-def _kind(value: Any) -> Any:
-    if type(value) is np.ndarray:
-        return np.ndarray
-    if type(value) in _OPTIONS:
-        return type(value), exact(value)
-    return getattr(value, "bundle_key", None)
+    parts: list[Any] = [function, type(out), *options]
+    for value in (*args, *options.values()) if options else args:
+        kind = type(value)
+        parts.append(kind)
+        if kind in _OPTIONS:
+            parts.append(exact(value) if kind is float else value)
+        elif kind is not np.ndarray:
+            bundle = getattr(value, "bundle_key", None)
+            if bundle is None:
+                return None
+            parts.append(bundle)
+    return tuple(parts)
 
 
 def _seen(value: Any) -> Any:

@@ -134,7 +134,7 @@ class Function:
             adapter = family_of(value)
             if adapter is not None:
                 return _front_end(adapter.family)(self, args, options, out)
-        return _front_end("numpy")(self, args, options, out)
+        return (_LOADED.get("numpy") or _front_end("numpy"))(self, args, options, out)
 
     def bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong name or count is one sentence, as a TypeError."""

@@ -22,7 +22,9 @@ import operator
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +84,12 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     if size < _SMALLEST:
         return _fresh(shape, dtype)
     return _recycled(shape, dtype, size)  # type: ignore[arg-type]
+
+
+def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
+    """`empty` for many arrays of one kind."""
+    small = prod(shape) * dtype.itemsize < _SMALLEST
+    return partial(_fresh if small else empty, shape, dtype)
 
 
 def empty_cache() -> None:
