@@ -20,10 +20,13 @@ class PrecisionGuarantee:
     reproducibility: Reproducibility
 
 
-def guarantee(accumulator: ElementKind, reproducibility: Reproducibility) -> PrecisionGuarantee:
-    """The guarantee that follows from the accumulator and the level of reproducibility."""
+def guarantee(
+    accumulator: ElementKind, reproducibility: Reproducibility, math: ElementKind | None = None
+) -> PrecisionGuarantee:
+    """The guarantee that follows from the accumulator, the level of reproducibility, and what is
+    computed in where that is narrower than the accumulator."""
     return PrecisionGuarantee(
-        math_precision=MathPrecision[accumulator.name],
+        math_precision=MathPrecision[(math or accumulator).name],
         accumulator=accumulator,
         bit_stable_on_same_hardware=reproducibility >= Reproducibility.RUN_TO_RUN,
         deterministic=reproducibility >= Reproducibility.RUN_TO_RUN,

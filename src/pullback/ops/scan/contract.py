@@ -125,7 +125,8 @@ def keeps_y(desc: ScanDescriptor) -> bool:
 
 
 def _guarantee(desc: ScanDescriptor) -> PrecisionGuarantee:
-    return guarantee(ACCUMULATORS[desc.kind](desc.element), Reproducibility.ANY_MACHINE)
+    accumulator = ACCUMULATORS[desc.kind](desc.element)
+    return guarantee(accumulator, Reproducibility.ANY_MACHINE, math=_wide(desc.element))
 
 
 def _wide(element: ElementKind) -> ElementKind:

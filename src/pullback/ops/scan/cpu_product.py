@@ -1,8 +1,8 @@
 """Running products, carried in f64 for every element: y[j] = x[0] · … · x[j].
 
-Four f32 or half factors stay inside the range of f64, whatever the factors: they go in quads
-(cpu_quads). f64 has no such room: its products are taken one by one, and carried with their
-rounding errors.
+Four f32 factors stay inside the range of f64, whatever they are: they go in quads (cpu_quads). f64
+has no such room: its products are taken one by one, and carried with their rounding errors. For
+halves see cpu_product_halves.
 """
 
 import math
@@ -25,6 +25,7 @@ from pullback.cpu.vector import (
     splat,
     to_f32,
 )
+from pullback.ops.scan.cpu_product_halves import cumprod_of_halves
 from pullback.ops.scan.cpu_quads import (
     chained,
     load_quads,
@@ -81,35 +82,15 @@ def products(v):
 
 
 @inlined
-def _scanned(x, size, state, L):
+def product_tile(at, place, size, state, L):
+    x, y = at
     v = products(load_quads(x, size, ones(L), L))
     entering, carry = chained(times, state[0], (v[3],), L)
-    return _scaled(entering, v), carry
-
-
-@by_type
-def product_tile(at, place, size, state, L):
-    return _product_of_bf16 if at[0][0].dtype == types.uint16 else _product
-
-
-def _product(at, place, size, state, L):
-    x, y = at
-    v, carry = _scanned(x, size, state, L)
+    v = _scaled(entering, v)
     # A product that was NaN stays NaN.
     if any_lane(is_nan(carry)):
         v = one_nan_each(v)
     store_quads(y, size, narrowed(y[0], v), 0, L)
-    return carry, state[1]
-
-
-def _product_of_bf16(at, place, size, state, L):
-    """The same; what is known to be numbers is rounded faster."""
-    x, y = at
-    v, carry = _scanned(x, size, state, L)
-    if any_lane(is_nan(carry)):
-        store_quads(y, size, narrowed(y[0], one_nan_each(v)), 0, L)
-    else:
-        store_quads(y, size, narrowed(y[0], v), 1, L)
     return carry, state[1]
 
 
@@ -176,8 +157,13 @@ def _sweep_products(at, n, lines, states, L):
     return in_quads
 
 
-@inlined
+@by_type
 def _cumprod(task, lo, hi, cells, L):
+    halves = STORAGE[task.element].wide == types.float32
+    return cumprod_of_halves if halves else _cumprod_wide
+
+
+def _cumprod_wide(task, lo, hi, cells, L):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     start = splat(1.0, L), splat(0.0, L)
     states = stack(start, cells)

@@ -1,0 +1,233 @@
+"""Octets: eight steps of a line of halves, as two quads in two lanes of four vectors.
+
+Column k of a tile holds step k of each quad: inside a quad a scan needs no shuffles. Along the axis
+a tile has four octets of one line, across it one octet of several lines.
+
+    load_octets(cursor, size, fill, rows, L)   four columns, in f32
+    quads(p, v, k, L)                          the first (0) or second (1) quads of all octets
+    both_quads(p, u, v, L)                     and back
+    store_octets(cursor, size, v, numbers, L)  numbers: no NaN among them
+    is_tame(cursor, rows, L)                   whether a whole tile has tame factors only
+    steps_to_octets(v, L)  octets_to_steps     a tile of steps, and back
+    in_all_columns(v, L)                       lines of an octet with all lanes of a mask set
+"""
+
+from itertools import chain
+from typing import Final
+
+from llvmlite import ir
+from numba import types
+
+from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle
+from pullback.cpu.memory import _decoded, _encoded
+from pullback.cpu.tiles import _joined, _mask, _size, _Tile
+from pullback.ops.scan.cpu_pairs import _combined, _is_bf16, _rounded, _splat, parted_words
+
+STEPS: Final = 4  # of a quad
+OCTET: Final = 2 * STEPS
+ROWS: Final = 4 * OCTET  # of a tile along the axis
+F32, HALF = ir.FloatType(), ir.IntType(16)
+
+
+def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int) -> _Tile:
+    tile = _Tile(b, cursor, at, rows, L)
+    if isinstance(cursor[2], types.IntegerLiteral):
+        tile.step = I64(cursor[2].literal_value)
+    return tile
+
+
+# --- order of lanes -------------------------------------------------------------------------------
+
+
+def _quads(pointer: types.CPointer, n: int, L: int) -> list[int]:
+    """Which quads the lanes of a column hold: as the shortest way from memory leaves them."""
+    if L == 1 and n == ROWS // STEPS and _is_bf16(pointer):
+        return [0, 1, 4, 5, 2, 3, 6, 7]
+    return [*range(0, n // L, 2), *range(1, n // L, 2)]
+
+
+def _lanes(pointer: types.CPointer, n: int, L: int, second: int) -> list[int]:
+    """The lanes of the first or second quads, octet after octet."""
+    order = _quads(pointer, n, L)
+    return [order.index(q) * L + c for q in range(second, n // L, 2) for c in range(L)]
+
+
+def _places(n: int, L: int) -> list[list[int]]:
+    """Where the lanes of each column lie among n lanes in the order of steps."""
+    octets = range(0, n // L, OCTET)
+    return [
+        [(octet + quad + k) * L + c for quad in (0, STEPS) for octet in octets for c in range(L)]
+        for k in range(STEPS)
+    ]
+
+
+@op
+def quads(p: types.CPointer, v: Vec, k: Lane, L: Lane):
+    lanes = _lanes(p, v.n, L.literal_value, k.literal_value)
+    return Vec(v.dtype, v.n // 2)(p, v, k, L), lambda b, _p, v_, *_: shuffle(b, v_, v_, lanes)
+
+
+@op
+def both_quads(p: types.CPointer, u: Vec, v: Vec, L: Lane):
+    n, width = 2 * v.n, L.literal_value
+    lanes = _lanes(p, n, width, 0) + _lanes(p, n, width, 1)
+    order = [lanes.index(i) for i in range(n)]
+    return Vec(v.dtype, n)(p, v, v, L), lambda b, _p, u_, v_, _L: shuffle(b, u_, v_, order)
+
+
+def _columns(b: ir.IRBuilder, v: ir.Value, L: int) -> list[ir.Value]:
+    return [shuffle(b, v, v, lanes) for lanes in _places(v.type.count, L)]
+
+
+def _steps(b: ir.IRBuilder, columns: list[ir.Value], L: int) -> ir.Value:
+    n = STEPS * columns[0].type.count
+    where = {place: i for i, place in enumerate(chain(*_places(n, L)))}
+    v = _joined(b, columns)
+    return shuffle(b, v, v, [where[i] for i in range(n)])
+
+
+# Along the axis, two columns of bf16 come as words of 32 bits; f16 is turned as f32, eight steps
+# to a row. Nothing crosses 128 bits.
+_WORDS = (0, 2, 8, 10, 4, 6, 12, 14)
+_LOW, _HIGH = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
+_LEFT, _RIGHT = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
+
+
+def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Four rows of four as four columns, twice, and back."""
+    pairs = [
+        (shuffle(b, rows[0], rows[1], part), shuffle(b, rows[2], rows[3], part))
+        for part in (_LOW, _HIGH)
+    ]
+    return [shuffle(b, u, v, part) for u, v in pairs for part in (_LEFT, _RIGHT)]
+
+
+def _parts(b: ir.IRBuilder, v: ir.Value, n: int) -> list[ir.Value]:
+    return [shuffle(b, v, v, range(k, k + n)) for k in range(0, v.type.count, n)]
+
+
+def _columns_along(b: ir.IRBuilder, pointer: types.CPointer, raw: ir.Value) -> list[ir.Value]:
+    if not _is_bf16(pointer):
+        return _square(b, [_decoded(b, pointer, v, types.float32) for v in _parts(b, raw, OCTET)])
+    words = _parts(b, b.bitcast(raw, ir.VectorType(I32, ROWS // 2)), ROWS // 4)
+    columns: list[ir.Value] = []
+    for k in (0, 1):
+        pair = shuffle(b, words[0], words[1], [i + k for i in _WORDS])
+        columns += parted_words(b, b.bitcast(pair, ir.VectorType(HALF, ROWS // 2)))
+    return columns
+
+
+def _raw_along(b: ir.IRBuilder, pointer: types.CPointer, columns: list[ir.Value]) -> ir.Value:
+    """The way back, for numbers."""
+    if not _is_bf16(pointer):
+        rows = _square(b, columns)
+        return _joined(b, [_encoded(b, pointer, v, types.float32) for v in rows])
+    pairs = []
+    for k in (0, 2):
+        pair = _combined(b, _rounded(b, columns[k]), _rounded(b, columns[k + 1]))
+        pairs.append(b.bitcast(pair, ir.VectorType(I32, ROWS // 4)))
+    words = _joined(b, [shuffle(b, pairs[0], pairs[1], part) for part in (_LOW, _HIGH)])
+    return b.bitcast(words, ir.VectorType(HALF, ROWS))
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _quad(b: ir.IRBuilder, columns: list[ir.Value]) -> ir.Value:
+    out = ir.Constant(ir.ArrayType(columns[0].type, STEPS), ir.Undefined)
+    for k, column in enumerate(columns):
+        out = b.insert_value(out, column, k)
+    return out
+
+
+@op
+def load_octets(cursor: types.BaseTuple, size: object, fill: types.Float, rows: Lane, L: Lane):
+    pointer, width, n = cursor[0], L.literal_value, rows.literal_value
+
+    def emit(b, cursor_, size_, fill_, _rows, _L):
+        tile = _tile(b, cursor, cursor_, n, width)
+        if isinstance(size, types.NoneType) and width == 1 and n == ROWS:
+            return _quad(b, _columns_along(b, pointer, tile.load()))
+        if isinstance(size, types.NoneType):
+            v = _decoded(b, pointer, tile.load(), types.float32)
+        else:
+            there = _size(b, size_)
+            v = _decoded(b, pointer, tile.load_part(*there), types.float32)
+            v = b.select(_mask(b, n, width, *there), v, _splat(b, fill_, v.type))
+        return _quad(b, _columns(b, v, width))
+
+    columns = types.UniTuple(Vec(types.float32, n * width // STEPS), STEPS)
+    return columns(cursor, size, types.float32, rows, L), emit
+
+
+@op
+def store_octets(cursor: types.BaseTuple, size: object, v: types.UniTuple, numbers: Lane, L: Lane):
+    pointer, width = cursor[0], L.literal_value
+    rows = STEPS * v.dtype.n // width
+    along = width == 1 and rows == ROWS and numbers.literal_value
+
+    def emit(b, cursor_, size_, v_, _numbers, _L):
+        tile = _tile(b, cursor, cursor_, rows, width)
+        columns = [b.extract_value(v_, k) for k in range(STEPS)]
+        if isinstance(size, types.NoneType) and along:
+            tile.store(_raw_along(b, pointer, columns))
+            return
+        steps = _steps(b, columns, width)
+        if numbers.literal_value and _is_bf16(pointer):
+            words = b.lshr(_rounded(b, steps), constant(ir.VectorType(I32, steps.type.count), 16))
+            raw = b.trunc(words, tile.raw)
+        else:
+            raw = _encoded(b, pointer, steps, types.float32)
+        if isinstance(size, types.NoneType):
+            tile.store(raw)
+        else:
+            tile.store_part(raw, *_size(b, size_))
+
+    return types.void(cursor, size, v, numbers, L), emit
+
+
+# Tame factors lie from 2^-14 on and below 2^15: eight of them make 2^-112 to 2^120. The bits of
+# halves are in order as integers; shifted so that these come first, one comparison does.
+_EXPONENT = {types.int16: (15, 10), types.uint16: (127, 7)}  # bias, and bits after it
+
+
+@op
+def is_tame(cursor: types.BaseTuple, rows: Lane, L: Lane):
+    bias, fraction = _EXPONENT[cursor[0].dtype]
+    least, limit = (bias - 14) << fraction, (bias + 15) << fraction
+
+    def emit(b, cursor_, _rows, _L):
+        v = _tile(b, cursor, cursor_, rows.literal_value, L.literal_value).load()
+        v = b.add(b.and_(v, constant(v.type, 0x7FFF)), constant(v.type, (1 << 15) - least))
+        while v.type.count > 16:
+            u, v = _parts(b, v, v.type.count // 2)
+            v = b.select(b.icmp_signed(">", u, v), u, v)
+        wild = b.icmp_signed(">=", v, constant(v.type, limit - least - (1 << 15)))
+        bits = b.bitcast(b.sext(wild, v.type), ir.IntType(256))
+        return b.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(cursor, rows, L), emit
+
+
+@op
+def steps_to_octets(v: Vec, L: Lane):
+    columns = types.UniTuple(Vec(v.dtype, v.n // STEPS), STEPS)
+    return columns(v, L), lambda b, v_, _: _quad(b, _columns(b, v_, L.literal_value))
+
+
+@op
+def octets_to_steps(v: types.UniTuple, L: Lane):
+    whole = Vec(v.dtype.dtype, STEPS * v.dtype.n)
+    return whole(v, L), lambda b, v_, _: _steps(
+        b, [b.extract_value(v_, k) for k in range(STEPS)], L.literal_value
+    )
+
+
+@op
+def in_all_columns(mask: Vec, L: Lane):
+    """Lines of an octet whose quads are both in the mask."""
+
+    def emit(b, mask_, _L):
+        return b.and_(*_parts(b, mask_, mask_.type.count // 2))
+
+    return Vec(mask.dtype, L.literal_value)(mask, L), emit

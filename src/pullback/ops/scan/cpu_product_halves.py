@@ -1,0 +1,213 @@
+"""Running products of f16 and bf16: octets of steps in f32, carried from one to the next in f64.
+
+An octet is *tame* if its factors are neither tiny nor huge: then its products are normal numbers of
+f32, and a half has so few bits that their roundings do not show. One that is not goes step by step
+in f64. Which it is follows from the factors of one line alone, so all layouts agree.
+"""
+
+from numba import types
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import pointer
+from pullback.cpu.memory import fence
+from pullback.cpu.program import TENSORS
+from pullback.cpu.sweep import cursor, length, strip_of
+from pullback.cpu.tile_blocks import block_by_block, in_blocks
+from pullback.cpu.tiles import by_type, load, moved, spread, stack, store
+from pullback.cpu.vector import (
+    absolute,
+    all_lanes,
+    any_lane,
+    is_nan,
+    like,
+    maximum,
+    minimum,
+    select,
+    splat,
+    to_f32,
+    to_f64,
+)
+from pullback.ops.scan.cpu_octets import (
+    OCTET,
+    ROWS,
+    both_quads,
+    in_all_columns,
+    is_tame,
+    load_octets,
+    octets_to_steps,
+    quads,
+    steps_to_octets,
+    store_octets,
+)
+from pullback.ops.scan.cpu_quads import chained
+from pullback.ops.scan.cpu_side_by_side import tiles_at
+from pullback.ops.scan.cpu_sum import one_nan
+
+LEAST, LIMIT = 2.0**-14, 2.0**15
+
+# What is carried has a wider range than f32: it is brought there, and the products back.
+# Where it lies well inside, so do its products with a quad; nothing brings back what is next to 0.
+LEAST_PLAIN, LIMIT_PLAIN, NOTHING = 2.0**-66, 2.0**64, 2.0**-270
+SMALL, LARGE = 2.0**-126, 2.0**128
+UP, DOWN = 2.0**126, 2.0**-120
+UP_AGAIN, DOWN_AGAIN = 2.0**-126, 2.0**120
+
+
+@inlined
+def times(carry, totals):
+    return carry * totals[0]
+
+
+@inlined
+def scaled(c, v):
+    return c * v[0], c * v[1], c * v[2], c * v[3]
+
+
+@inlined
+def selected(mask, u, v):
+    return (
+        select(mask, u[0], v[0]),
+        select(mask, u[1], v[1]),
+        select(mask, u[2], v[2]),
+        select(mask, u[3], v[3]),
+    )
+
+
+@inlined
+def products(v):
+    """Of the steps of each quad so far."""
+    second = v[0] * v[1]
+    third = second * v[2]
+    return v[0], second, third, third * v[3]
+
+
+@inlined
+def is_plain(c):
+    """Whether what enters octets may be multiplied by their products one by one."""
+    size = absolute(c)
+    return (size >= LEAST_PLAIN) & (size < LIMIT_PLAIN) | (size < NOTHING)
+
+
+@inlined
+def plain(p, c, first, v, L):
+    u = to_f32(c)
+    return scaled(both_quads(p, u, u * first, L), v)
+
+
+@inlined
+def brought_back(p, c, first, v, L):
+    """The same for any c."""
+    size, one = absolute(c), like(c, 1.0)
+    small, large = size < SMALL, ~(size < LARGE)
+    there, back = select(large, DOWN, one), select(large, DOWN_AGAIN, one)
+    there, back = select(small, UP, there), select(small, UP_AGAIN, back)
+    u, w = to_f32(c * there), to_f32(back)
+    inside = scaled(both_quads(p, like(first, 1.0), first, L), v)
+    far = scaled(both_quads(p, w, w, L), scaled(both_quads(p, u, u, L), inside))
+    one_by_one = is_plain(c)
+    return selected(both_quads(p, one_by_one, one_by_one, L), plain(p, c, first, v, L), far)
+
+
+@inlined
+def product_tile(at, state, rows, L):
+    """Whether the tile is tame, and what is carried out of it; if not, nothing is written."""
+    x, y = at
+    if not is_tame(x, rows, L):
+        return False, state
+    v = products(load_octets(x, None, 1.0, rows, L))
+    first = quads(x[0], v[3], 0, L)
+    c, carry = chained(times, state[0], (to_f64(first * quads(x[0], v[3], 1, L)),), L)
+    if all_lanes(is_plain(c)):
+        store_octets(y, None, plain(x[0], c, first, v, L), 1, L)
+    elif any_lane(is_nan(carry)):
+        return False, state
+    else:
+        store_octets(y, None, brought_back(x[0], c, first, v, L), 1, L)
+    return True, (carry,)
+
+
+@inlined
+def _next(tiles, carry, L):
+    carry = carry * tiles[0]
+    return carry, carry
+
+
+@inlined
+def tame_lines(v, L):
+    u = absolute(v[0]), absolute(v[1]), absolute(v[2]), absolute(v[3])
+    least = minimum(minimum(u[0], u[1]), minimum(u[2], u[3]))
+    most = maximum(maximum(u[0], u[1]), maximum(u[2], u[3]))
+    return in_all_columns((least >= LEAST) & (most < LIMIT), L)
+
+
+@inlined
+def product_octet(at, size, state, L):
+    """The same for a single octet, tame or not."""
+    x, y = at
+    steps = load(x, size, 1.0, OCTET, L)
+    u = steps_to_octets(steps, L)
+    tame, v = tame_lines(u, L), products(u)
+    first = quads(x[0], v[3], 0, L)
+    carry = times(state[0], (to_f64(first * quads(x[0], v[3], 1, L)),))
+    fast = octets_to_steps(brought_back(x[0], state[0], first, v, L), L)
+    slow, after = in_blocks(_next, (to_f64(steps),), state[0], 1, L)
+    store(y, size, one_nan(select(spread(tame, steps), fast, to_f32(slow))), L)
+    return (select(tame, carry, after),)
+
+
+@by_type
+def _sweep(at, n, lines, states, L):
+    return _along if L.literal_value == 1 else _across
+
+
+def _along(at, n, lines, states, L):
+    x, y = at
+    state, k = states[0], 0
+    while k < n:
+        tame = True
+        if x[2] == 1 and y[2] == 1:
+            while tame and k + ROWS <= n:
+                here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
+                tame, state = product_tile(here, state, ROWS, L)
+                k += ROWS if tame else 0
+        elif x[2] == -1 and y[2] == -1:
+            while tame and k + ROWS <= n:
+                here = (x[0], x[1] - k, -1, x[3]), (y[0], y[1] - k, -1, y[3])
+                tame, state = product_tile(here, state, ROWS, L)
+                k += ROWS if tame else 0
+        if k < n:
+            size = n - k, 1
+            state = block_by_block(product_octet, moved(at, k, 0), size, state, ROWS, OCTET, L)
+            k += ROWS
+    states[0] = state
+
+
+@by_type
+def _tile_across(at, place, size, state, L):
+    if isinstance(size, types.NoneType):
+
+        def whole(at, place, size, state, L):
+            tame, after = product_tile(at, state, OCTET, L)
+            return after if tame else product_octet(at, None, state, L)
+
+        return whole
+    return lambda at, place, size, state, L: product_octet(at, size, state, L)
+
+
+def _across(at, n, lines, states, L):
+    for k in range(0, n, OCTET):
+        tiles_at(_tile_across, at, k, k + OCTET, n, lines, states, OCTET, L)
+
+
+@inlined
+def cumprod_of_halves(task, lo, hi, cells, L):
+    p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
+    start = (splat(1.0, L),)
+    states = stack(start, cells)
+    for item in range(lo, hi):
+        line, lines = strip_of(task, item)
+        for c in range(0, lines, L):
+            states[c // L] = start
+        at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
+        _sweep(at, length(task), lines, states, L)
+    fence()
