@@ -29,12 +29,12 @@ ALONG = Steps(
     (64, Tile(16, 64, 4)),
     (128, Tile(8, 128, 4)),
     (256, Tile(4, 256, 4)),
-    (1024, Tile(1, 1024, 4)),
+    (1024, Tile(1, 1024, 8)),
     (4096, Tile(1, 4096, 16)),
     (None, Tile(1, 2048, 8)),
 )
 ACROSS = Steps(
-    (16, Tile(64, 16, 4)), (64, Tile(16, 64, 4)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
+    (16, Tile(64, 16, 8)), (64, Tile(16, 64, 4)), (128, Tile(8, 128, 4)), (None, Tile(32, 32, 8))
 )
 
 
@@ -83,11 +83,14 @@ def _guarantee(desc: Any) -> PrecisionGuarantee:
 
 
 def _samples() -> tuple[Sample, ...]:
-    """Of all maps; sparsemax has plans of its own, without a kind."""
+    """Of all maps, and of all tiles; sparsemax has plans of its own, without a kind."""
     problems = {
         "rows": ((4096, 1024), 1),
         "long rows": ((64, 1 << 20), 1),
         "columns": ((64, 64, 1024), 1),
+        "rows of 500": ((4096, 500), 1),  # too odd for wide loads
+        **{f"rows of {n}": ((4096, n), 1) for n, _ in ALONG.entries if n},
+        **{f"columns of {n or 200}": ((64, n or 200, 1024), 1) for n, _ in ACROSS.entries},
     }
     found = []
     for kind in SoftmaxKind:
