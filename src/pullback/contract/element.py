@@ -102,6 +102,12 @@ def kind_of_dtype(dtype: Any) -> ElementKind | None:
     return _BY_NAME.get(str(dtype).removeprefix("torch."))
 
 
+def cast_of(array: Any, argument: str, name: str) -> str:
+    """The call that casts an array, as its own library spells it."""
+    torch = str(getattr(array, "dtype", "")).startswith("torch.")
+    return f"{argument}.to(torch.{name})" if torch else f"{argument}.astype({name!r})"
+
+
 def describe(value: Any) -> str:
     """How an unfit value is named in a sentence: its dtype if it is an array, else its type."""
     dtype = getattr(value, "dtype", None)

@@ -57,7 +57,7 @@ class KernelSku:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlanPreference:
     """What a caller asks of a plan; a preference that cannot be met raises `Unsupported`."""
 

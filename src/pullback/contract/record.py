@@ -8,7 +8,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from pullback.contract.element import FLOATS, INDICES, ElementKind
+from pullback.contract.element import FLOATS, INDICES, ElementKind, describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee
 from pullback.contract.kinds import BackendKind, OpCategory
@@ -144,6 +144,12 @@ def check_option(op: str, argument: str, value: Any, allowed: type[Enum]) -> Non
     if not isinstance(value, allowed):
         names = ", ".join(member.name for member in allowed)
         raise InvalidProblem(op, argument, f"one of {allowed.__name__} {names}", repr(value))
+
+
+def check_kind(op: str, argument: str, value: Any, kind: type) -> None:
+    """An argument that is one of our own objects."""
+    if not isinstance(value, kind):
+        raise InvalidProblem(op, argument, f"a {kind.__name__}", describe(value))
 
 
 def check_flag(op: str, argument: str, value: Any) -> None:

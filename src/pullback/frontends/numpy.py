@@ -57,7 +57,7 @@ def _maker(spec: TensorSpec) -> Callable[[], Any]:
 
 def _outline(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """A key without layouts; None where it would have to hold on to an argument."""
-    parts: list[Any] = [function, type(out), *options]
+    parts: list[Any] = [function, len(out) if type(out) is tuple else type(out), *options]
     for value in (*args, *options.values()) if options else args:
         kind = type(value)
         parts.append(kind)
@@ -84,7 +84,7 @@ def _key(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         parts.append(_summary(value))
     if out is not None:
         outs = out if type(out) is tuple else (out,)
-        parts.append("out")
+        parts.append(("out", type(out) is tuple))
         parts.extend(_summary(array) for array in outs)
     return tuple(parts)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
 from pullback.cpu.pool import get_num_threads
@@ -123,8 +124,8 @@ class Ready:
                 arrays[position] = make()
         else:
             outs = out if type(out) is tuple else (out,)
-            for (position, make), array in zip(self._fresh, outs, strict=True):
-                arrays[position] = make() if array is None else array
+            for (position, _), array in zip(self._fresh, outs, strict=True):
+                arrays[position] = array
         return arrays
 
     def _finish(self, status: Status, arrays: list[Any], out: Any) -> Any:
@@ -161,21 +162,24 @@ def prepare(
         if isinstance(view, TensorRef) and view.device != "cpu":
             raise Unsupported(op, "device", "cpu", view.device)
     names = [slot.name for slot in slots]
+    family = next((v.family for v in views.values() if isinstance(v, TensorRef)), "numpy")
     for name, spec, array in zip(call.returns, call.specs, _given(op, call, out), strict=True):
         if name not in call.tensors:
             position = names.index(name)
-            tensors[position] = _result(op, slots[position], call.descriptor, spec, array)
+            tensors[position] = _result(op, slots[position], call.descriptor, spec, array, family)
     positional = function.parameters[: len(args)]
     arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
     return Ready(op, call, plan.lay_out(tensors, op), plan, positional, arrays, maker)
 
 
-def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any) -> TensorRef:
+def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any, family: str) -> TensorRef:
     """A view of the array given for a result, or of one laid out as a fresh one will be."""
     if array is None:
         view = TensorRef(np.empty(spec.shape, spec.element.dtype))
     else:
         view = TensorRef(array, op=op, argument="out")
+        if view.family != family:
+            raise Unsupported(op, "out", f"a {family} array, as the others", view.family)
         if view.shape != spec.shape:
             raise InvalidProblem(op, "out", f"of shape {spec.shape}", f"shape {view.shape}")
     view = view.folded(slot.shape(desc))
@@ -192,5 +196,8 @@ def _given(op: str, call: Call, out: Any) -> tuple[Any, ...]:
     if count == 1:
         return (out,)
     if not isinstance(out, tuple) or len(out) != count:
-        raise InvalidProblem(op, "out", f"a tuple of {count} arrays", repr(type(out)))
+        got = f"a tuple of {len(out)}" if isinstance(out, tuple) else describe(out)
+        raise InvalidProblem(op, "out", f"a tuple of {count} arrays", got)
+    if any(array is None for array in out):
+        raise InvalidProblem(op, "out", f"a tuple of {count} arrays", "None among them")
     return out

@@ -42,7 +42,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     try:
         key, state = key_of(function, args, options)
         if out is not None:
-            key.append("out")
+            key.append(("out", type(out) is tuple))
             state |= summarise(out if type(out) is tuple else (out,), key)
     except RuntimeError:
         return _unwrapped(function, args, options, out)

@@ -22,7 +22,11 @@ def arch(device: str) -> str:
     """What telemetry calls a GPU: "sm_90", "gfx942"."""
     import torch
 
-    facts = torch.cuda.get_device_properties(device)
+    try:
+        facts = torch.cuda.get_device_properties(device)
+    except (AssertionError, RuntimeError) as error:
+        expected = "cpu, or a GPU that torch can use"
+        raise Unsupported("Stream.cuda", "device", expected, f"{device} ({error})") from None
     amd = getattr(facts, "gcnArchName", "")
     return amd.split(":")[0] if torch.version.hip else f"sm_{facts.major}{facts.minor}"
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pullback.contract.element import FLOATS, INDICES, describe, kind_of_dtype
+from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import is_index, resolve
 from pullback.plan.plan import Plan
@@ -57,7 +57,7 @@ def _jax() -> Any:
     return jax.call
 
 
-FRONT_ENDS = {"numpy": _numpy, "dlpack": _numpy, "torch": _torch, "jax": _jax}
+FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,9 @@ class Function:
             for name, parameter in own.parameters.items()
             if str(parameter.annotation).startswith(("Tensor", "Indices"))
         }
+        self.required = {
+            name for name in self.tensors if "None" not in str(own.parameters[name].annotation)
+        }
         self.indices = {
             name for name in self.tensors if str(own.parameters[name].annotation)[0] == "I"
         }
@@ -150,6 +153,8 @@ class Function:
         views, family = dict(arguments), ""
         for name, takes_numbers in self.tensors.items():
             value = arguments.get(name)
+            if value is None and name in self.required:
+                raise InvalidProblem(self.name, name, "given", "None")
             if value is None or (takes_numbers and _is_number(value)):
                 continue
             if getattr(value, "bundle", None) is not None:
@@ -167,7 +172,7 @@ class Function:
         dtype = getattr(value, "dtype", None)
         if dtype is not None and kind_of_dtype(dtype) not in holds:
             names = ", ".join(kind.row.long_name for kind in holds)
-            expected = f"of {names} ({name}.astype({cast!r}) casts)"
+            expected = f"of {names} ({cast_of(value, name, cast)} casts)"
             raise Unsupported(self.name, name, expected, describe(value))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.contract.element import describe
+from pullback.contract.element import cast_of, describe
 from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
 from pullback.contract.record import Slot
 from pullback.cpu.block import TENSORS, UNSURE
@@ -28,7 +28,7 @@ def check_tensor(
     elements = slot.elements(desc.element)
     if view.element not in elements:
         wanted = " or ".join(kind.row.long_name for kind in elements)
-        cast = f"{name}.astype({elements[-1].row.long_name!r})"
+        cast = cast_of(view.array, name, elements[-1].row.long_name)
         raise Unsupported(op, name, f"{wanted} ({cast} casts)", describe(view.array))
     shape = slot.shape(desc)
     if view.shape != shape:

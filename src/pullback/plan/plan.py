@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from dataclasses import fields
-from functools import cache, cached_property
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -19,8 +18,14 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
-from pullback.contract.kinds import BackendKind
-from pullback.contract.record import PlanRecord, resolve
+from pullback.contract.kinds import BackendKind, Reproducibility
+from pullback.contract.record import (
+    PlanRecord,
+    check_extent,
+    check_kind,
+    check_option,
+    resolve,
+)
 from pullback.cpu.pool import get_num_threads
 from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tensor
 from pullback.plan.reference import ReferenceRunner
@@ -47,10 +52,17 @@ def exact(value: Any) -> Any:
     return str(value) if type(value) is float and value == 0 else value
 
 
-@cache
-def _floats(descriptor: type) -> tuple[str, ...]:
-    """The fields of a descriptor that hold floats."""
-    return tuple(field.name for field in fields(descriptor) if "float" in str(field.type))
+def _exactly(descriptor: Any) -> list[Any]:
+    """What equal descriptors may still differ in: 3 and 3.0 are equal, and so are the two zeros."""
+    parts: list[Any] = []
+    for value in vars(descriptor).values():
+        kind = type(value)
+        parts.append(kind)
+        if kind is tuple:
+            parts += map(type, value)
+        elif kind is float:
+            parts.append(exact(value))
+    return parts
 
 
 def remember(table: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -95,37 +107,41 @@ class Plan(Generic[D, A]):
             kept,
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What a plan says of itself is settled once it has a SKU; what it remembers is private.
+        if "sku" in vars(self) and not name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} is immutable: `{name}` cannot be set")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: `{name}` cannot be deleted")
+
     # --- choosing ------------------------------------------------------------------------------
 
     @classmethod
-    def select(cls, stream: Stream, descriptor: D, preference: PlanPreference = _DEFAULT) -> Self:
+    def select(cls, stream: Stream, desc: D, pref: PlanPreference = _DEFAULT) -> Self:
         """The plan for a descriptor, made once and then found again."""
-        key: Any = (cls, descriptor, preference, stream.device)
+        key: Any = None
         try:
-            key += tuple(
-                exact(getattr(descriptor, name)) for name in _floats(cls.record.descriptor)
-            )
+            key = (cls, desc, pref, stream.device, *_exactly(desc))
             found = cls._selected.get(key)
         except (TypeError, AttributeError):
-            found = None  # an unhashable field or no descriptor: the validation below names it
+            found = None  # an unhashable field or another object: the validation below names it
         if found is None:
-            plan = cls._choose(stream.device, descriptor, preference)
+            plan = cls._choose(stream, desc, pref)
             with cls._lock:
                 found = cls._selected.get(key) or remember(cls._selected, key, plan)
         return found  # type: ignore[no-any-return]
 
     @classmethod
-    def _choose(cls, device: str, descriptor: D, preference: PlanPreference) -> Self:
-        record = cls.record
-        if not isinstance(descriptor, record.descriptor):
-            raise InvalidProblem(
-                f"{record.name}Plan",
-                "descriptor",
-                f"a {record.name}Descriptor",
-                describe(descriptor),
-            )
+    def _choose(cls, stream: Stream, descriptor: D, preference: PlanPreference) -> Self:
+        record, name = cls.record, f"{cls.record.name}Plan"
+        check_kind(name, "stream", stream, Stream)
+        check_kind(name, "desc", descriptor, record.descriptor)
+        check_kind(name, "pref", preference, PlanPreference)
         record.validate(descriptor)
-        op = record.op(descriptor)
+        op, device = record.op(descriptor), stream.device
+        _check_preference(op, preference)
         plan = cls(descriptor, device, _backend(record, op, device, preference))
         reached = plan.precision_guarantee.reproducibility
         if reached < preference.reproducibility:
@@ -164,25 +180,31 @@ class Plan(Generic[D, A]):
 
     def run(self, stream: Stream, workspace: Workspace, args: A) -> None:
         """Validate, launch, write into the args. Allocates nothing."""
-        if workspace.nbytes < self.workspace_size:
-            self.can_implement(args)
-            raise WorkspaceTooSmall(self.op, "workspace", self.workspace_size, workspace.nbytes)
-        threads = stream.threads or get_num_threads()
-        if self._door:
-            status = self._door(workspace.address, threads, 0, map(id, self._tensors(args)))
-            if status[0] >= 0:
-                return self.fail(*status) if status[0] else None
-        launch, addresses, arrays = self._prepare(args)
-        if stream.handle is None:
-            status = launch.run(addresses, arrays, workspace.address, threads)
-        else:
-            with resolve("pullback.gpu.device:using")(stream.device, stream.handle):
-                status = launch.run(addresses, arrays, workspace.address, 1)
-        if self._latest is not launch:
-            given = zip(self._tensors(args), self._used, strict=True)
-            self._door = launch.door([value if used else UNUSED for value, used in given], {})
-            self._latest = launch
-        return self.fail(*status) if status[0] else None
+        try:
+            if workspace.nbytes < self.workspace_size:
+                self.can_implement(args)
+                raise WorkspaceTooSmall(self.op, "workspace", self.workspace_size, workspace.nbytes)
+            threads = stream.threads or get_num_threads()
+            if self._door:
+                status = self._door(workspace.address, threads, 0, map(id, self._tensors(args)))
+                if status[0] >= 0:
+                    return self.fail(*status) if status[0] else None
+            launch, addresses, arrays = self._prepare(args)
+            if stream.handle is None:
+                status = launch.run(addresses, arrays, workspace.address, threads)
+            else:
+                with resolve("pullback.gpu.device:using")(stream.device, stream.handle):
+                    status = launch.run(addresses, arrays, workspace.address, 1)
+            if self._latest is not launch:
+                given = zip(self._tensors(args), self._used, strict=True)
+                self._door = launch.door([value if used else UNUSED for value, used in given], {})
+                self._latest = launch
+            return self.fail(*status) if status[0] else None
+        except AttributeError:  # asked only now, since it is the rarest mistake
+            check_kind(self.op, "stream", stream, Stream)
+            check_kind(self.op, "workspace", workspace, Workspace)
+            self._arrays_of(args)
+            raise
 
     def fail(self, status: int, position: int, value: int, op: str = "") -> None:
         """Raise the error that the status of a launch stands for."""
@@ -193,7 +215,7 @@ class Plan(Generic[D, A]):
 
     def _prepare(self, args: A) -> tuple[Launch, list[int], list[Any]]:
         """The launch for these layouts, made once; the addresses, and the tensors at them."""
-        arrays = list(self._tensors(args))
+        arrays = self._arrays_of(args)
         keys: list[Any] = []
         addresses: list[int] = []
         for position, array in enumerate(arrays):
@@ -212,6 +234,14 @@ class Plan(Generic[D, A]):
                 self.record.admit(self.op, self.descriptor, bundle)
             launch = remember(self._launches, tuple(keys), self.lay_out(arrays))
         return launch, addresses, arrays
+
+    def _arrays_of(self, args: A) -> list[Any]:
+        try:
+            return list(self._tensors(args))
+        except AttributeError:
+            raise InvalidProblem(
+                self.op, "args", f"a {self.record.name}Args", describe(args)
+            ) from None
 
     def _look_at(self, arrays: list[Any], position: int) -> tuple[Any, int]:
         """Key and address of an argument that is not a plain NumPy array."""
@@ -265,6 +295,14 @@ class Plan(Generic[D, A]):
         if self.backend is BackendKind.TRITON:
             return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
         return NativeRunner(program, self.descriptor.element, len(views), rules)  # type: ignore[attr-defined]
+
+
+def _check_preference(op: str, preference: PlanPreference) -> None:
+    if preference.max_workspace_bytes is not None:
+        check_extent(op, "max_workspace_bytes", preference.max_workspace_bytes)
+    if preference.prefer_backend is not None:
+        check_option(op, "prefer_backend", preference.prefer_backend, BackendKind)
+    check_option(op, "reproducibility", preference.reproducibility, Reproducibility)
 
 
 def _gpu_arch(device: str) -> str:

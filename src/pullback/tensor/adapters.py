@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pullback.contract.element import FLOAT_NAMES, ElementKind, describe, kind_of_dtype
+from pullback.contract.element import FLOAT_NAMES, ElementKind, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import BufferTooSmall, MisalignedOperand, Unsupported
+from pullback.tensor.dlpack import from_dlpack
 from pullback.tensor.layout import contiguous_strides
-
-_CASTS = {"numpy": "x.astype({name!r})", "torch": "x.to(torch.{name})", "jax": "x.astype({name!r})"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,10 @@ class Adapter:
     convert: Callable[[Any], Any] | None = None  # first, for what is looked at as something else
 
 
-def _element(array: Any, family: str, op: str, argument: str) -> ElementKind:
+def _element(array: Any, op: str, argument: str) -> ElementKind:
     kind = kind_of_dtype(array.dtype)
     if kind is None:
-        cast = _CASTS[family].format(name="float32").replace("x", argument, 1)
+        cast = cast_of(array, argument, "float32")
         raise Unsupported(
             op,
             argument,
@@ -106,10 +105,11 @@ SAFE_OWNERS = {type(None), np.ndarray, bytes, bytearray, memoryview}
 
 def check_inside_owner(array: Any, op: str, argument: str) -> None:
     """A view made with strange strides may reach beyond the array it was made from."""
-    owner = array.base
-    while owner is not None and getattr(owner, "base", None) is not None:
-        owner = owner.base
-    if not isinstance(owner, np.ndarray):
+    owner, link = None, array.base
+    while link is not None:  # to the last array: what it was made from in turn, NumPy checked
+        owner = link if isinstance(link, np.ndarray) else owner
+        link = getattr(link, "base", None)
+    if owner is None:
         return
     low, high = np.lib.array_utils.byte_bounds(array)
     owner_low, owner_high = np.lib.array_utils.byte_bounds(owner)
@@ -120,7 +120,7 @@ def check_inside_owner(array: Any, op: str, argument: str) -> None:
 
 
 def _numpy_facts(array: Any, op: str, argument: str) -> Facts:
-    element = _element(array, "numpy", op, argument)
+    element = _element(array, op, argument)
     strides = _element_strides(array.strides, array.shape, array.itemsize, op, argument)
     if type(array.base) not in SAFE_OWNERS:
         check_inside_owner(array, op, argument)
@@ -136,7 +136,7 @@ NUMPY = Adapter("numpy", _numpy_facts, _numpy_key, numpy_address)
 
 
 def _torch_key(tensor: Any) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
 
 
 def _torch_address(tensor: Any) -> int:
@@ -147,9 +147,11 @@ def _torch_address(tensor: Any) -> int:
 
 
 def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
-    element = _element(tensor, "torch", op, argument)
+    element = _element(tensor, op, argument)
     if str(tensor.layout) != "torch.strided":
         raise Unsupported(op, argument, "a dense (strided) tensor", f"layout {tensor.layout}")
+    if tensor.is_neg():
+        raise Unsupported(op, argument, "in memory as it is (x.resolve_neg())", "a negative view")
     return Facts(
         _torch_address(tensor),
         tuple(tensor.shape),
@@ -170,19 +172,22 @@ def _through_numpy(convert: Callable[[Any], Any], family: str) -> Adapter:
     return Adapter(family, _numpy_facts, _numpy_key, numpy_address, convert)
 
 
-def _from_dlpack(array: Any) -> Any:
-    return np.from_dlpack(array)
+def _scalar(value: Any) -> Any:
+    """A NumPy scalar, which nothing can write to, as the array of rank 0 that it is."""
+    array = np.asarray(value)
+    array.flags.writeable = False
+    return array
 
 
-SCALAR = _through_numpy(np.asarray, "numpy")
+SCALAR = _through_numpy(_scalar, "numpy")
 JAX = _through_numpy(np.asarray, "jax")
-DLPACK = _through_numpy(_from_dlpack, "dlpack")
+DLPACK = _through_numpy(from_dlpack, "numpy")
 
 
 def _traced_facts(value: Any, op: str, argument: str) -> Facts:
     """What JAX knows of an array while it traces: all but the memory, which will be row-major."""
     shape = tuple(value.shape)
-    element = _element(value, "jax", op, argument)
+    element = _element(value, op, argument)
     return Facts(0, shape, contiguous_strides(shape), element, "cpu", True)
 
 
@@ -214,6 +219,8 @@ def family_of(array: Any) -> Adapter | None:
     kind = type(array)
     adapter = _KNOWN.get(kind)
     if adapter is None:
+        if issubclass(kind, np.ma.MaskedArray):
+            return None  # kernels would look behind the mask
         if issubclass(kind, np.ndarray):
             adapter = NUMPY
         elif issubclass(kind, np.generic):
@@ -232,6 +239,6 @@ def adapter_of(array: Any, op: str, argument: str) -> Adapter:
             op,
             argument,
             "a NumPy array, a torch tensor, a JAX array or anything with __dlpack__",
-            describe(array),
+            f"a {type(array).__name__}",
         )
     return adapter

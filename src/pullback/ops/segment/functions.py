@@ -8,7 +8,7 @@ from typing import Any
 from pullback.contract.element import INDICES, kind_of_dtype
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy, TieRule
-from pullback.contract.record import check_flag
+from pullback.contract.record import check_extent, check_flag
 from pullback.ops.segment.contract import plan_of
 from pullback.ops.segment.index import SegmentIndex, index_tensors
 from pullback.plan.function import Call, Function, Indices, Tensor, option
@@ -35,7 +35,8 @@ def segments_in(ids: Any) -> int | None:
     if family_of(ids) in (None, TRACED) or kind_of_dtype(ids.dtype) not in INDICES:
         return None
     view = TensorRef(ids)
-    if view.device != "cpu":  # the framework's own maximum, which waits for the device
+    # The framework's own maximum: it waits for the device, and looks into what wraps a tensor.
+    if view.device != "cpu" or not view.address:
         return max(int(ids.max()) + 1, 0) if view.size else 0
     return max(int(as_numpy(view).max(initial=-1)) + 1, 0)
 
@@ -88,6 +89,7 @@ def _forward(
     option(op, "ties", ties, TieRule)
     if num_segments is None:
         raise InvalidProblem(op, "num_segments", "given where the ids are not at hand", "None")
+    check_extent(op, "num_segments", num_segments)
     return _call(
         op,
         False,
