@@ -21,6 +21,7 @@ from pullback.ops.segment.cpu_walk import over_columns
 from pullback.ops.segment.cpu_words import (
     BAG_OF_AT,
     BAG_SIZES_AT,
+    BAGS,
     BY_BAG,
     BY_POSITION,
     BY_SIZE,
@@ -29,12 +30,12 @@ from pullback.ops.segment.cpu_words import (
     IDS,
     KEPT_AT,
     MAPPING,
-    NUMBERED,
     ORDER,
     ORDER_AT,
     PADDING_ROW,
     POSITION_ROW,
     SCALING,
+    UNSCALED,
     VOCABULARY,
     WEIGHTS,
     WEIGHTS_STEP,
@@ -59,42 +60,69 @@ def list_rows(task, stride_at, block, places):
     """Every row of a block, at its position, in a tensor with the row stride of word `stride_at`;
     and as many rows after it as are asked for ahead."""
     _, _, start, end, _, _, last = block
-    order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
-    stride = word(task, stride_at)
-    for j in range(end - start + FAR):
-        i = min(start + j, last)
-        n = order[i] if indirect else i
-        places[j] = n * stride if stride != MANY_LOOPS else position_offset(task, 1, n)
+    order, stride, indirect = table(task, ORDER_AT, ORDER), word(task, stride_at), has_order(task)
+    listed, there = end - start + FAR, min(end + FAR, last + 1) - start
+    if stride == MANY_LOOPS:
+        for j in range(there):
+            n = order[start + j] if indirect else start + j
+            places[j] = position_offset(task, 1, n)
+    elif indirect:
+        for j in range(there):
+            places[j] = order[start + j] * stride
+    else:
+        for j in range(there):
+            places[j] = (start + j) * stride
+    for j in range(there, listed):
+        places[j] = places[there - 1]
+
+
+@register_jitable
+def mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i):
+    """The row behind sorted row i, and the position it comes from."""
+    n = order[i] if indirect else i
+    return bag_of[n] if by_bag else id_by_step(task, ids, n, step), n
 
 
 @register_jitable
 def list_mapped(task, block, places, scales):
-    """The rows that are kept, each where its index or its bag says."""
+    """The rows that are kept, each where its index or its bag says, and as many places after them
+    as are asked for ahead. The place of a row that is not kept goes to the next one: a branch
+    would have to guess."""
     _, _, start, end, _, _, last = block
-    ids, step = index_pointer(task, IDS), single_step(task)
-    order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
-    bag_of = as_i64_pointer(scratch(task, BAG_OF_AT))
-    sizes = as_i64_pointer(scratch(task, BAG_SIZES_AT))
-    weights, weights_step = pointer(task, WEIGHTS), word(task, WEIGHTS_STEP)
-    by_bag, scaling = word(task, MAPPING) == BY_BAG, word(task, SCALING)
-    kept, stride = 0, word(task, POSITION_ROW)
-    for i in range(start, end):
-        n = order[i] if by_bag and indirect else i
-        row = bag_of[n] if by_bag else row_of(task, ids, n, step)
-        if row >= 0:
+    ids, step, stride = index_pointer(task, IDS), single_step(task), word(task, POSITION_ROW)
+    order, bag_of = table(task, ORDER_AT, ORDER), as_i64_pointer(scratch(task, BAG_OF_AT))
+    by_bag, scaling, kept = word(task, MAPPING) == BY_BAG, word(task, SCALING), 0
+    indirect = by_bag and has_order(task)
+    past, padding = word(task, VOCABULARY), word(task, PADDING_ROW)
+    if by_bag:
+        past, padding = word(task, BAGS), -1
+    if scaling == UNSCALED:
+        for i in range(start, end):
+            row, _ = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
             places[kept] = row * stride
-            if scaling == BY_WEIGHT:
-                scales[kept] = read_wide(weights, n * weights_step)
-            elif scaling == BY_SIZE:
-                scales[kept] = sizes[row]
-            elif scaling == NUMBERED:
-                scales[kept] = i - start
-            kept += 1
+            kept += (row >= 0) & (row < past) & (row != padding)
+    else:
+        for i in range(start, end):
+            row, n = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
+            if (row >= 0) & (row < past) & (row != padding):
+                places[kept] = row * stride
+                scales[kept] = scale_of(task, scaling, row, n, i - start)
+                kept += 1
     for j in range(FAR):
-        n = min(end + j, last)
-        n = order[n] if by_bag and indirect else n
-        places[kept + j] = stride * (bag_of[n] if by_bag else id_by_step(task, ids, n, step))
+        i = min(end + j, last)
+        row, _ = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
+        places[kept + j] = row * stride
     return kept
+
+
+@register_jitable
+def scale_of(task, scaling, row, n, number):
+    """What comes with a row: a weight, the size of its bag, or its number in the block."""
+    if scaling == BY_WEIGHT:
+        return read_wide(pointer(task, WEIGHTS), n * word(task, WEIGHTS_STEP))
+    if scaling == BY_SIZE:
+        return as_i64_pointer(scratch(task, BAG_SIZES_AT))[row]
+    return number
 
 
 @inlined

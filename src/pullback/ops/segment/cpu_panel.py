@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
-from pullback.cpu.loops import offset
 from pullback.cpu.memory import get, is_aligned, put, put_first, to_next_line
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
@@ -15,9 +14,11 @@ from pullback.ops.segment.cpu_strip import (
     piece_elements,
     prefetch_to_write,
     store,
+    stream_line,
+    streams_lines,
     tile_columns,
 )
-from pullback.ops.segment.cpu_walk import NARROW
+from pullback.ops.segment.cpu_walk import NARROW, run_starts
 from pullback.ops.segment.cpu_words import (
     AT_RANDOM,
     FAR,
@@ -39,12 +40,7 @@ def over_panels(task, columns, wide, strip, state, block):
     if rows > 0:
         list_rows(task, POSITION_ROW, block, places)
     for outer in range(outers):
-        i, j, k, column = (
-            offset(w, 0, outer),
-            offset(w, 1, outer),
-            offset(w, 2, outer),
-            outer * inner,
-        )
+        (i, j, k), column = run_starts(w, outer), outer * inner
         for begin in range(0, inner, panel):
             past, c, wrote = min(begin + panel, inner), begin, False
             while unit and c + wide <= past:
@@ -81,11 +77,15 @@ def write_tile(tile, j, at, count, n, v):
 @inlined
 def pour(task, target, places, rows, at, along, tile, count):
     """A panel out of the tile: so many elements of each row, from `at` on in a row of the target.
-    Rows at random are asked for before they are written: a line that is not written whole must be
-    read first."""
+    Rows at random are asked for before they are written, unless they are written in whole lines: a
+    line that is not must be read first."""
     scattered, random = has_order(task), word(task, STREAMING) == AT_RANDOM and along == 1
     for j in range(rows):
         where, here, c = places[j] + at, j * tile_columns(tile), 0
+        if streams_lines(task, target, where, along, count):
+            for c in range(0, count, line_elements(target)):
+                stream_line(target, where + c, tile, here + c)
+            continue
         if scattered:
             soon = places[j + FAR] + at
             prefetch_to_write(target, soon)
@@ -105,7 +105,7 @@ def pour_lines(target, where, tile, here, count):
         put(target, where + c, 1, get(tile, here + c, 1, piece), False)
         c += piece
     while c + line <= count:
-        put(target, where + c, 1, get(tile, here + c, 1, line), True)
+        stream_line(target, where + c, tile, here + c)
         c += line
     while c + piece <= count:
         put(target, where + c, 1, get(tile, here + c, 1, piece), False)

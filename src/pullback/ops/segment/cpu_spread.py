@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import as_i64_pointer, fence, filled, filled_wide, on_stack
+from pullback.cpu.memory import as_i64_pointer, fence, filled, filled_wide, on_stack, prefetch
 from pullback.cpu.vector import like
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_panel import over_panels, write_tile
@@ -13,9 +13,12 @@ from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
     fetch_strip,
     lanes,
+    line_elements,
     load,
     load_wide,
     store,
+    stream_line,
+    streams_lines,
     tile_elements,
 )
 from pullback.ops.segment.cpu_walk import columns_of, over_columns, over_segments
@@ -54,13 +57,24 @@ def copy_strip(task, state, block, at, along, column, count, n):
     store(task, target, where + at[1], along[1], count, n, v)
 
 
+@inlined
+def copy_lines(source, row, ahead, target, where, count):
+    """A row of whole cache lines."""
+    line = line_elements(source)
+    for c in range(0, count, line):
+        prefetch(source, ahead + c)
+        stream_line(target, where + c, source, row + c)
+    prefetch(source, ahead + count - 1)
+
+
 @kernel
 def gather_rows(task, lo, hi):
     """target[n] = source[ids[n]], zeros where that is no row. Items are positions."""
     source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
     stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
     rows, one_stride, columns = word(task, ROWS), word(task, POSITION_ROW), columns_of(task)
-    step = single_step(task)
+    step, (_, inner, runs, _, unit) = single_step(task), columns
+    along = 1 if unit and runs == 1 else 0
     for n in range(lo, hi):
         s = id_by_step(task, ids, n, step)
         # Only asked for, never read: any address will do.
@@ -68,8 +82,11 @@ def gather_rows(task, lo, hi):
         inside = s >= 0 and s < segments and s != padding
         row = s * stride if inside else NO_ROW
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
-        block = (row, ahead, where)
-        over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
+        if inside and streams_lines(task, target, where, along, inner):
+            copy_lines(source, row, ahead, target, where, inner)
+        else:
+            block = (row, ahead, where)
+            over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
     if word(task, STREAMING):
         fence()
 

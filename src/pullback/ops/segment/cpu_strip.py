@@ -23,6 +23,7 @@ from pullback.cpu.memory import (
     put,
     put_first,
 )
+from pullback.cpu.transfer import block_at
 from pullback.ops.segment.cpu_words import BLOCK, STREAMING
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
@@ -122,3 +123,23 @@ def prefetch_to_write(p: Pointer, i: types.Integer):
         llvm_call(b, "prefetch", ir.VoidType(), [where, write_it, keep_it, as_data], [where.type])
 
     return types.void(p, types.int64), emit
+
+
+@op
+def stream_line(p: Pointer, i: types.Integer, q: Pointer, j: types.Integer):
+    """A cache line from q[j] on to p[i], which begins one, past the caches."""
+    line = ir.VectorType(I64, 8)
+
+    def emit(b, p_, i_, q_, j_):
+        v = b.load(block_at(b, q_, j_, line), align=q.dtype.bitwidth // 8)
+        store = b.store(v, block_at(b, p_, i_, line), align=64)
+        store.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
+
+    return types.void(p, types.int64, q, types.int64), emit
+
+
+@inlined
+def streams_lines(task, p, i, step, count):
+    """Whether `count` elements from i on are whole cache lines to be written past the caches."""
+    whole = step == 1 and count % line_elements(p) == 0
+    return whole and word(task, STREAMING) != 0 and is_aligned(p, i, 64)

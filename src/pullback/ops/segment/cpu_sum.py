@@ -26,7 +26,6 @@ from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
     BLOCK,
-    BY_SIZE,
     BY_WEIGHT,
     COLUMNS,
     DIVIDE,
@@ -38,6 +37,7 @@ from pullback.ops.segment.cpu_words import (
     SEGMENT_ROW,
     SOURCE,
     TARGET,
+    UNSCALED,
     scratch,
 )
 
@@ -117,19 +117,28 @@ def write_sum(task, target, s, at, along, count, n, total, kept):
 
 
 @inlined
+def scaled(v, scale, scaling):
+    return v * scale if scaling == BY_WEIGHT else v / scale
+
+
+@inlined
 def sum_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
     source, (places, scales), target, scaling = state
     s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
-    for j in range(kept):
-        fetch_listed(source, places, j, at[0], n)
-        v = load_wide(source, places[j] + at[0], along[0], count, n)
-        if scaling == BY_WEIGHT:
-            v = v * like(v, scales[j])
-        elif scaling == BY_SIZE:
-            v = v / like(v, scales[j])
-        total, rest = plus(source, total, rest, v)
+    # Two loops: a choice within would push the sums out of registers, row by row.
+    if scaling == UNSCALED:
+        for j in range(kept):
+            fetch_listed(source, places, j, at[0], n)
+            v = load_wide(source, places[j] + at[0], along[0], count, n)
+            total, rest = plus(source, total, rest, v)
+    else:
+        for j in range(kept):
+            fetch_listed(source, places, j, at[0], n)
+            v = load_wide(source, places[j] + at[0], along[0], count, n)
+            v = scaled(v, like(v, scales[j]), scaling)
+            total, rest = plus(source, total, rest, v)
     if slot < 0:
         write_sum(task, target, s, at, along, count, n, summed(source, total, rest), kept)
     else:

@@ -79,17 +79,21 @@ def columns_of(task):
 
 
 @inlined
+def run_starts(w, outer):
+    """Where a run of inner columns begins in each tensor; the first one, mostly the only one, at
+    the beginning."""
+    if outer == 0:
+        return 0, 0, 0
+    return offset(w, 0, outer), offset(w, 1, outer), offset(w, 2, outer)
+
+
+@inlined
 def over_columns(task, columns, wide, strip, state, block):
     """All strips of a block. Wide ones are full and contiguous in every tensor, which the compiler
     sees: steps and counts are constants there."""
     w, inner, outers, steps, unit = columns
     for outer in range(outers):
-        i, j, k, column = (
-            offset(w, 0, outer),
-            offset(w, 1, outer),
-            offset(w, 2, outer),
-            outer * inner,
-        )
+        (i, j, k), column = run_starts(w, outer), outer * inner
         c = 0
         while unit and c + wide <= inner:
             at = (i + c, j + c, k + c)
@@ -142,11 +146,8 @@ def over_long_segments(task, lo, hi, strip, state):
             continue
         outer = item // slots // strips
         c = (item // slots - outer * strips) * NARROW
-        at = (
-            offset(w, 0, outer) + c * steps[0],
-            offset(w, 1, outer) + c * steps[1],
-            offset(w, 2, outer) + c * steps[2],
-        )
+        i, j, k = run_starts(w, outer)
+        at = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
         size, count = offsets[s + 1] - offsets[s], min(inner - c, NARROW)
         block = (s, slot, (size + BLOCK - 1) // BLOCK, size)
         strip(task, state, block, at, steps, outer * inner + c, count, NARROW)
