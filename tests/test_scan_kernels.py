@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -90,3 +91,43 @@ def test_many_lines_side_by_side(name: str, dtype: Any) -> None:
         backward = getattr(pullback, f"{name}_backward")
         assert getattr(pullback, name)(_columns(x)).tobytes() == y.tobytes()
         assert backward(*map(_columns, inputs)).tobytes() == backward(*inputs).tobytes()
+
+
+def _gradient_of_products(dy: Any, x: Any) -> Any:
+    """The definition, in long doubles."""
+    dy, x = dy.astype(np.longdouble), x.astype(np.longdouble)
+    sums, later = np.zeros_like(x), 0
+    for j in reversed(range(x.shape[1])):
+        sums[:, j] = dy[:, j] + later
+        later = x[:, j] * sums[:, j]
+    before = np.cumprod(x, axis=1)[:, :-1]
+    return np.concatenate([np.ones_like(x[:, :1]), before], axis=1) * sums
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_products_of_halves_leave_the_range_and_come_back(dtype: Any) -> None:
+    """What is carried decays, grows and returns far beyond f32; some factors and sums are 0."""
+    rng = np.random.default_rng(7)
+    n = 333
+    noise = np.exp(0.3 * rng.standard_normal((9, n)))
+    waves = np.exp2(np.outer([1, 2, 4, -1, -2, -4, 8, 0, 0], np.sign(np.sin(np.arange(n) / 20))))
+    x = (waves * noise).astype(dtype)
+    x[7, ::50], x[8, 100] = 2.0**-20, 0
+    dy = rng.standard_normal(x.shape).astype(dtype)
+    dy[:, rng.random(n) < 0.5] = 0
+    results = pullback.cumprod(x), pullback.cumprod_backward(dy, x, None)
+    with np.errstate(over="ignore"):
+        truths = np.cumprod(x.astype(np.longdouble), axis=1), _gradient_of_products(dy, x)
+        scales = np.abs(truths[0]), _gradient_of_products(np.abs(dy), np.abs(x))
+        found = [result.astype(np.longdouble) for result in results]
+    finite = ml_dtypes.finfo(dtype)
+    for got, truth, scale in zip(found, truths, scales, strict=True):
+        inside = scale < finite.max
+        error = np.abs(got - truth) / np.maximum(scale, finite.tiny)
+        assert error[inside].max() <= finite.eps
+        assert not np.isnan(got).any()
+    across = (
+        pullback.cumprod(_columns(x)),
+        pullback.cumprod_backward(_columns(dy), _columns(x), None),
+    )
+    assert [a.tobytes() for a in across] == [r.tobytes() for r in results]

@@ -20,6 +20,7 @@ from pullback.ops.scan import (
     cpu_logsumexp_backward,
     cpu_product,
     cpu_product_backward,
+    cpu_product_halves_backward,
     cpu_sum,
 )
 from pullback.ops.scan.contract import keeps_y
@@ -65,7 +66,10 @@ BACKWARD: dict[Any, Way] = {
     (K.CUMSUM, False): replace(FORWARD[K.CUMSUM], against=True),
     (K.CUMPROD, True): _way(cpu_product_backward, "cumprod_backward"),
     (K.CUMPROD, False): _way(
-        cpu_product_backward, "cumprod_recomputed", lines=cpu_product_backward.SIDE
+        cpu_product_halves_backward,
+        "cumprod_recomputed",
+        lines=cpu_product_halves_backward.SIDE,
+        whole_rows=True,
     ),
     (K.LOG_CUMSUM_EXP, True): _way(
         cpu_logsumexp_backward, "logcumsumexp_backward", vectors=128, against=True

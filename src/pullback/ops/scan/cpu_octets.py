@@ -8,10 +8,16 @@ a tile has four octets of one line, across it one octet of several lines.
     both_quads(p, u, v, L)                     and back
     store_octets(cursor, size, v, numbers, L)  numbers: no NaN among them
     is_tame(cursor, rows, L)                   whether a whole tile has tame factors only
+    is_modest(cursor, rows, L)                 whether it is zero, or within 2^-50 and 2^50
     steps_to_octets(v, L)  octets_to_steps     a tile of steps, and back
-    in_all_columns(v, L)                       lines of an octet with all lanes of a mask set
+    in_both_quads(mask, L)                     lines of an octet whose quads are both in the mask
+    sweep_octets(tile, octet, either_of(tile, octet), cursors, n, lines, states, L)
+        tile(cursors, place, state, rows, L) -> (whether it could, state) over n steps; where it
+        could not, octet(cursors, place, size, state, L) -> state
+    sweep_octets_back(...)                     the same, last tile first
 """
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
@@ -20,8 +26,11 @@ from numba import types
 
 from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle
 from pullback.cpu.memory import _decoded, _encoded
-from pullback.cpu.tiles import _joined, _mask, _size, _Tile
+from pullback.cpu.tile_blocks import opaque
+from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
 from pullback.ops.scan.cpu_pairs import _combined, _is_bf16, _rounded, _splat, parted_words
+from pullback.ops.scan.cpu_quads import common_step, straight
+from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 STEPS: Final = 4  # of a quad
 OCTET: Final = 2 * STEPS
@@ -191,20 +200,52 @@ def store_octets(cursor: types.BaseTuple, size: object, v: types.UniTuple, numbe
 _EXPONENT = {types.int16: (15, 10), types.uint16: (127, 7)}  # bias, and bits after it
 
 
+def _places_of(dtype: types.Type, least: int, limit: int) -> tuple[int, int]:
+    bias, fraction = _EXPONENT[dtype]
+    return max(bias + least, 0) << fraction, min(bias + limit, 2 * bias + 1) << fraction
+
+
+def _folded(b: ir.IRBuilder, v: ir.Value, sign: str, signed: bool) -> ir.Value:
+    """The largest or smallest of the lanes, as 16 of them."""
+    compare = b.icmp_signed if signed else b.icmp_unsigned
+    while v.type.count > 16:
+        u, v = _parts(b, v, v.type.count // 2)
+        v = b.select(compare(sign, u, v), u, v)
+    return v
+
+
+def _none(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+    bits = b.bitcast(b.sext(mask, ir.VectorType(HALF, 16)), ir.IntType(256))
+    return b.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
+
+
 @op
 def is_tame(cursor: types.BaseTuple, rows: Lane, L: Lane):
-    bias, fraction = _EXPONENT[cursor[0].dtype]
-    least, limit = (bias - 14) << fraction, (bias + 15) << fraction
+    least, limit = _places_of(cursor[0].dtype, -14, 15)
 
     def emit(b, cursor_, _rows, _L):
         v = _tile(b, cursor, cursor_, rows.literal_value, L.literal_value).load()
         v = b.add(b.and_(v, constant(v.type, 0x7FFF)), constant(v.type, (1 << 15) - least))
-        while v.type.count > 16:
-            u, v = _parts(b, v, v.type.count // 2)
-            v = b.select(b.icmp_signed(">", u, v), u, v)
-        wild = b.icmp_signed(">=", v, constant(v.type, limit - least - (1 << 15)))
-        bits = b.bitcast(b.sext(wild, v.type), ir.IntType(256))
-        return b.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
+        v = _folded(b, v, ">", True)
+        return _none(b, b.icmp_signed(">=", v, constant(v.type, limit - least - (1 << 15))))
+
+    return types.boolean(cursor, rows, L), emit
+
+
+@op
+def is_modest(cursor: types.BaseTuple, rows: Lane, L: Lane):
+    least, limit = _places_of(cursor[0].dtype, -50, 50)
+
+    def emit(b, cursor_, _rows, _L):
+        v = _tile(b, cursor, cursor_, rows.literal_value, L.literal_value).load()
+        # One less, so that zero is the largest without a sign, and the smallest with one.
+        v = b.add(b.and_(v, constant(v.type, 0x7FFF)), constant(v.type, -1))
+        most = _folded(b, v, ">", True)
+        beyond = b.icmp_signed(">=", most, constant(most.type, limit - 1))
+        if least:
+            low = _folded(b, v, "<", False)
+            beyond = b.or_(beyond, b.icmp_unsigned("<", low, constant(low.type, least - 1)))
+        return _none(b, beyond)
 
     return types.boolean(cursor, rows, L), emit
 
@@ -224,10 +265,88 @@ def octets_to_steps(v: types.UniTuple, L: Lane):
 
 
 @op
-def in_all_columns(mask: Vec, L: Lane):
-    """Lines of an octet whose quads are both in the mask."""
-
+def in_both_quads(mask: Vec, L: Lane):
     def emit(b, mask_, _L):
         return b.and_(*_parts(b, mask_, mask_.type.count // 2))
 
     return Vec(mask.dtype, L.literal_value)(mask, L), emit
+
+
+# --- walking --------------------------------------------------------------------------------------
+
+
+@by_type
+def sweep_octets(tile, octet, either, cursors, n, lines, states, L):
+    return _along if L.literal_value == 1 else _across
+
+
+def _along(tile, octet, either, cursors, n, lines, states, L):
+    state, k, step = states[0], 0, common_step(cursors)
+    while k < n:
+        could = True
+        if step == 1:
+            while could and k + ROWS <= n:
+                could, state = tile(straight(cursors, k, 1), (k, 0), state, ROWS, L)
+                k += ROWS if could else 0
+        elif step == -1:
+            while could and k + ROWS <= n:
+                could, state = tile(straight(cursors, k, -1), (k, 0), state, ROWS, L)
+                k += ROWS if could else 0
+        for _ in range(opaque(min(n - k + OCTET - 1, ROWS) // OCTET)):
+            state = octet(moved(cursors, k, 0), (k, 0), (n - k, 1), state, L)
+            k += OCTET
+    states[0] = state
+
+
+@by_type
+def sweep_octets_back(tile, octet, either, cursors, n, lines, states, L):
+    return _back_along if L.literal_value == 1 else _back_across
+
+
+def _back_along(tile, octet, either, cursors, n, lines, states, L):
+    state, step = states[0], common_step(cursors)
+    k = (n - 1) // ROWS * ROWS
+    while k >= 0:
+        could = k + ROWS <= n
+        if step == 1:
+            while could and k >= 0:
+                could, state = tile(straight(cursors, k, 1), (k, 0), state, ROWS, L)
+                k -= ROWS if could else 0
+        elif step == -1:
+            while could and k >= 0:
+                could, state = tile(straight(cursors, k, -1), (k, 0), state, ROWS, L)
+                k -= ROWS if could else 0
+        if k >= 0:
+            i = k + (min(n - k, ROWS) - 1) // OCTET * OCTET
+            for _ in range(opaque((i - k) // OCTET + 1)):
+                state = octet(moved(cursors, i, 0), (i, 0), (n - i, 1), state, L)
+                i -= OCTET
+            k -= ROWS
+    states[0] = state
+
+
+def _across(tile, octet, either, cursors, n, lines, states, L):
+    for k in range(0, n, OCTET):
+        tiles_at(either, cursors, k, k + OCTET, n, lines, states, OCTET, L)
+
+
+def _back_across(tile, octet, either, cursors, n, lines, states, L):
+    for k in range((n - 1) // OCTET * OCTET, -1, -OCTET):
+        tiles_at(either, cursors, k, k - OCTET, n, lines, states, OCTET, L)
+
+
+def either_of(tile: Callable, octet: Callable) -> Callable:
+    """An octet of lines side by side: as a tile if it can be one."""
+
+    @by_type
+    def either(cursors, place, size, state, L):
+        if not isinstance(size, types.NoneType):
+            return lambda cursors, place, size, state, L: octet(cursors, place, size, state, L)
+
+        def whole(cursors, place, size, state, L):
+            could, after = tile(cursors, place, state, OCTET, L)
+            return after if could else octet(cursors, place, None, state, L)
+
+        return whole
+
+    return either

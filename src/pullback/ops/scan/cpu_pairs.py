@@ -103,11 +103,6 @@ def parted_words(b: ir.IRBuilder, raw: ir.Value) -> tuple[ir.Value, ir.Value]:
     return b.bitcast(low, kind), b.bitcast(high, kind)
 
 
-def joined_words(b: ir.IRBuilder, even: ir.Value, odd: ir.Value) -> ir.Value:
-    """The way back, for numbers."""
-    return _combined(b, _rounded(b, even), _rounded(b, odd))
-
-
 def _combined(b: ir.IRBuilder, even: ir.Value, odd: ir.Value) -> ir.Value:
     high = b.and_(odd, constant(odd.type, 0xFFFF0000))
     words = b.or_(b.lshr(even, constant(even.type, 16)), high)

@@ -23,7 +23,6 @@ from pullback.cpu.vector import (
     is_nan,
     select,
     splat,
-    to_f32,
 )
 from pullback.ops.scan.cpu_product_halves import cumprod_of_halves
 from pullback.ops.scan.cpu_quads import (
@@ -38,14 +37,6 @@ CELLS = 256
 WIDTH = 4  # quads of a tile along the axis
 EXACT_STEPS = 4  # of a tile of f64
 INFINITY = math.inf
-
-
-@by_type
-def narrowed(p, v):
-    """A quad as `store_quads` takes it."""
-    if STORAGE[p.dtype].wide == types.float64:
-        return lambda p, v: v
-    return lambda p, v: (to_f32(v[0]), to_f32(v[1]), to_f32(v[2]), to_f32(v[3]))
 
 
 @by_type
@@ -90,7 +81,7 @@ def product_tile(at, place, size, state, L):
     # A product that was NaN stays NaN.
     if any_lane(is_nan(carry)):
         v = one_nan_each(v)
-    store_quads(y, size, narrowed(y[0], v), 0, L)
+    store_quads(y, size, v, L)
     return carry, state[1]
 
 

@@ -5,15 +5,16 @@ comes after a quad, it is known what the quad makes of it:
 
     c = x[j+4]·R[j+4]   becomes   x[j]·R[j] = p·c + b,   and   R[j+k] = p[k]·c + b[k]
 
-No division: zeros in the input cost nothing. Halves save no y; the products are taken again.
+No division: zeros in the input cost nothing. For halves, which save no y, see
+cpu_product_halves_backward.
 """
 
 from numba import types
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import STORAGE, as_f64_pointer, fence
-from pullback.cpu.program import TENSORS, WORKSPACE
+from pullback.cpu.kernel import kernel, pointer
+from pullback.cpu.memory import STORAGE, fence
+from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import backwards, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks, opaque
 from pullback.cpu.tiles import by_type, first, lines_across, load, moved, spread, stack, store
@@ -36,29 +37,16 @@ from pullback.ops.scan.cpu_product import (
     any_error,
     error_in_range,
     left_range,
-    narrowed,
     one_nan_each,
     ones,
-    products,
-    times,
 )
 from pullback.ops.scan.cpu_quads import (
-    chained,
     chained_back,
     load_quads,
     store_quads,
-    sweep_quads,
     sweep_quads_back,
 )
 from pullback.ops.scan.cpu_sum import one_nan
-from pullback.ops.scan.cpu_turned import STEPS
-
-# Where y is recomputed: how many steps' products wait on the stack, and on how many lines.
-CHUNK, CHUNK_ACROSS = 1 << 13, 1 << 10
-SIDE = 64
-SAVED = CHUNK // (STEPS * WIDTH)
-SIDE_CELLS = SIDE // 8
-SAVED_ACROSS = CHUNK_ACROSS // STEPS * SIDE_CELLS
 
 
 @inlined
@@ -125,32 +113,20 @@ def _entering(left, later, L):
 
 @inlined
 def gradient_tile(at, place, size, state, L):
-    dy, dx, x, y, saved = at
+    dy, dx, x, y = at
     v = load_quads(x, size, ones(L), L)
     r, later = _recurrence(v, load_quads(dy, size, ones(L) * 0.0, L), state[0], L)
-    before = _before(y, saved, v, place, size, L)
+    before = _before(y, place, size, L)
     out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
     if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
         out = one_nan_each(out)
-    store_quads(dx, size, narrowed(dx[0], out), 0, L)
+    store_quads(dx, size, out, L)
     return later, state[1]
 
 
-@by_type
-def _before(y, saved, v, place, size, L):
-    """y[j-1]: what was saved, or the products once more from what enters the tile."""
-    if not isinstance(y, types.NoneType):
-        return _before_given
-
-    def recomputed(y, saved, v, place, size, L):
-        w = products(v)
-        c, _ = chained(times, saved[_cell(place, L)][0], (w[3],), L)
-        return c, c * w[0], c * w[1], c * w[2]
-
-    return recomputed
-
-
-def _before_given(y, saved, v, place, size, L):
+@inlined
+def _before(y, place, size, L):
+    """y[j-1]."""
     begins = place[0] == 0
     p, i, step, streaming = y
     before = p, i if begins else i - step, step, streaming
@@ -240,8 +216,7 @@ def _sweep_gradients(at, n, lines, states, L):
         return one_by_one
 
     def in_quads(at, n, lines, states, L):
-        dy, dx, x, y = at
-        sweep_quads_back(gradient_tile, (dy, dx, x, y, None), n, lines, states, WIDTH, L)
+        sweep_quads_back(gradient_tile, at, n, lines, states, WIDTH, L)
 
     return in_quads
 
@@ -274,69 +249,3 @@ def cumprod_backward_along(task, lo, hi):
 @kernel
 def cumprod_backward_across(task, lo, hi):
     _cumprod_backward(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
-
-
-# --- backward without y: halves ------------------------------------------------------------------
-
-
-@by_type
-def _cell(place, L):
-    """Where what enters the tile at a place waits."""
-    if L.literal_value > 1:
-        return lambda place, L: place[0] // STEPS * (SIDE // L) + place[1] // L
-    return lambda place, L: place[0] // (STEPS * WIDTH)
-
-
-@inlined
-def entering_tile(at, place, size, state, L):
-    """Keep the product of everything before the tile."""
-    x, saved = at
-    saved[_cell(place, L)] = state
-    v = products(load_quads(x, size, ones(L), L))
-    return (chained(times, state[0], (v[3],), L)[1],)
-
-
-@inlined
-def _cumprod_recomputed(task, lo, hi, chunk, cells, saved_cells, L):
-    dy, dx, x = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
-    kept = as_f64_pointer(word(task, WORKSPACE))
-    n = length(task)
-    chunks = (n + chunk - 1) // chunk
-    one, none = (splat(1.0, L),), (splat(0.0, L), splat(0.0, L))
-    carried, states = stack(one, cells), stack(none, cells)
-    saved = stack(one, saved_cells)
-    for item in range(lo, hi):
-        line, lines = strip_of(task, item)
-        for c in range(0, lines, L):
-            carried[c // L] = one
-            states[c // L] = none
-        at = cursor(task, dy, 0, line, L), cursor(task, dx, 1, line, L), cursor(task, x, 2, line, L)
-        # Forwards through the chunks, and back: on the way out what enters each chunk goes to the
-        # workspace. A single chunk needs none.
-        for turn in range(2 * chunks - 1):
-            number = min(turn, 2 * (chunks - 1) - turn)
-            begin = number * chunk
-            steps = min(chunk, n - begin)
-            for c in range(0, lines if chunks > 1 else 0, L):
-                there = kept, line * chunks + number * lines + c, 0, False
-                if turn < chunks:
-                    store(there, (1, min(L, lines - c)), carried[c // L][0], L)
-                else:
-                    carried[c // L] = (load(there, (1, min(L, lines - c)), 1.0, 1, L),)
-            here = moved(at, begin, 0)
-            sweep_quads(entering_tile, (here[2], saved), steps, lines, carried, WIDTH, L)
-            if turn >= chunks - 1:
-                there = here[0], here[1], here[2], None, saved
-                sweep_quads_back(gradient_tile, there, steps, lines, states, WIDTH, L)
-    fence()
-
-
-@kernel
-def cumprod_recomputed_along(task, lo, hi):
-    _cumprod_recomputed(task, lo, hi, CHUNK, 1, SAVED, 1)
-
-
-@kernel
-def cumprod_recomputed_across(task, lo, hi):
-    L = lines_across(pointer(task, TENSORS))
-    _cumprod_recomputed(task, lo, hi, CHUNK_ACROSS, SIDE_CELLS, SAVED_ACROSS, L)

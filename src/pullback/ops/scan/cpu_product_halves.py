@@ -5,15 +5,13 @@ f32, and a half has so few bits that their roundings do not show. One that is no
 in f64. Which it is follows from the factors of one line alone, so all layouts agree.
 """
 
-from numba import types
-
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import pointer
 from pullback.cpu.memory import fence
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of
-from pullback.cpu.tile_blocks import block_by_block, in_blocks
-from pullback.cpu.tiles import by_type, load, moved, spread, stack, store
+from pullback.cpu.tile_blocks import in_blocks
+from pullback.cpu.tiles import load, spread, stack, store
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -29,18 +27,18 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_octets import (
     OCTET,
-    ROWS,
     both_quads,
-    in_all_columns,
+    either_of,
+    in_both_quads,
     is_tame,
     load_octets,
     octets_to_steps,
     quads,
     steps_to_octets,
     store_octets,
+    sweep_octets,
 )
 from pullback.ops.scan.cpu_quads import chained
-from pullback.ops.scan.cpu_side_by_side import tiles_at
 from pullback.ops.scan.cpu_sum import one_nan
 
 LEAST, LIMIT = 2.0**-14, 2.0**15
@@ -48,7 +46,7 @@ LEAST, LIMIT = 2.0**-14, 2.0**15
 # What is carried has a wider range than f32: it is brought there, and the products back.
 # Where it lies well inside, so do its products with a quad; nothing brings back what is next to 0.
 LEAST_PLAIN, LIMIT_PLAIN, NOTHING = 2.0**-66, 2.0**64, 2.0**-270
-SMALL, LARGE = 2.0**-126, 2.0**128
+SMALL, LARGE = 2.0**-126, 2.0**127
 UP, DOWN = 2.0**126, 2.0**-120
 UP_AGAIN, DOWN_AGAIN = 2.0**-126, 2.0**120
 
@@ -95,12 +93,18 @@ def plain(p, c, first, v, L):
 
 
 @inlined
-def brought_back(p, c, first, v, L):
-    """The same for any c."""
+def scales(c):
+    """What brings c into the range of f32, and what brings it back."""
     size, one = absolute(c), like(c, 1.0)
     small, large = size < SMALL, ~(size < LARGE)
     there, back = select(large, DOWN, one), select(large, DOWN_AGAIN, one)
-    there, back = select(small, UP, there), select(small, UP_AGAIN, back)
+    return select(small, UP, there), select(small, UP_AGAIN, back)
+
+
+@inlined
+def brought_back(p, c, first, v, L):
+    """The same for any c."""
+    there, back = scales(c)
     u, w = to_f32(c * there), to_f32(back)
     inside = scaled(both_quads(p, like(first, 1.0), first, L), v)
     far = scaled(both_quads(p, w, w, L), scaled(both_quads(p, u, u, L), inside))
@@ -109,7 +113,7 @@ def brought_back(p, c, first, v, L):
 
 
 @inlined
-def product_tile(at, state, rows, L):
+def product_tile(at, place, state, rows, L):
     """Whether the tile is tame, and what is carried out of it; if not, nothing is written."""
     x, y = at
     if not is_tame(x, rows, L):
@@ -127,7 +131,7 @@ def product_tile(at, state, rows, L):
 
 
 @inlined
-def _next(tiles, carry, L):
+def next_product(tiles, carry, L):
     carry = carry * tiles[0]
     return carry, carry
 
@@ -137,11 +141,11 @@ def tame_lines(v, L):
     u = absolute(v[0]), absolute(v[1]), absolute(v[2]), absolute(v[3])
     least = minimum(minimum(u[0], u[1]), minimum(u[2], u[3]))
     most = maximum(maximum(u[0], u[1]), maximum(u[2], u[3]))
-    return in_all_columns((least >= LEAST) & (most < LIMIT), L)
+    return in_both_quads((least >= LEAST) & (most < LIMIT), L)
 
 
 @inlined
-def product_octet(at, size, state, L):
+def product_octet(at, place, size, state, L):
     """The same for a single octet, tame or not."""
     x, y = at
     steps = load(x, size, 1.0, OCTET, L)
@@ -150,53 +154,12 @@ def product_octet(at, size, state, L):
     first = quads(x[0], v[3], 0, L)
     carry = times(state[0], (to_f64(first * quads(x[0], v[3], 1, L)),))
     fast = octets_to_steps(brought_back(x[0], state[0], first, v, L), L)
-    slow, after = in_blocks(_next, (to_f64(steps),), state[0], 1, L)
+    slow, after = in_blocks(next_product, (to_f64(steps),), state[0], 1, L)
     store(y, size, one_nan(select(spread(tame, steps), fast, to_f32(slow))), L)
     return (select(tame, carry, after),)
 
 
-@by_type
-def _sweep(at, n, lines, states, L):
-    return _along if L.literal_value == 1 else _across
-
-
-def _along(at, n, lines, states, L):
-    x, y = at
-    state, k = states[0], 0
-    while k < n:
-        tame = True
-        if x[2] == 1 and y[2] == 1:
-            while tame and k + ROWS <= n:
-                here = (x[0], x[1] + k, 1, x[3]), (y[0], y[1] + k, 1, y[3])
-                tame, state = product_tile(here, state, ROWS, L)
-                k += ROWS if tame else 0
-        elif x[2] == -1 and y[2] == -1:
-            while tame and k + ROWS <= n:
-                here = (x[0], x[1] - k, -1, x[3]), (y[0], y[1] - k, -1, y[3])
-                tame, state = product_tile(here, state, ROWS, L)
-                k += ROWS if tame else 0
-        if k < n:
-            size = n - k, 1
-            state = block_by_block(product_octet, moved(at, k, 0), size, state, ROWS, OCTET, L)
-            k += ROWS
-    states[0] = state
-
-
-@by_type
-def _tile_across(at, place, size, state, L):
-    if isinstance(size, types.NoneType):
-
-        def whole(at, place, size, state, L):
-            tame, after = product_tile(at, state, OCTET, L)
-            return after if tame else product_octet(at, None, state, L)
-
-        return whole
-    return lambda at, place, size, state, L: product_octet(at, size, state, L)
-
-
-def _across(at, n, lines, states, L):
-    for k in range(0, n, OCTET):
-        tiles_at(_tile_across, at, k, k + OCTET, n, lines, states, OCTET, L)
+product_either = either_of(product_tile, product_octet)
 
 
 @inlined
@@ -209,5 +172,6 @@ def cumprod_of_halves(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             states[c // L] = start
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-        _sweep(at, length(task), lines, states, L)
+        n = length(task)
+        sweep_octets(product_tile, product_octet, product_either, at, n, lines, states, L)
     fence()

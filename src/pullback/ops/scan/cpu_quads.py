@@ -6,7 +6,7 @@ serves a walk against the order of memory. Inside a quad the code is the same fo
 the bits; only the way from quad to quad differs: from lane to lane along, from tile to tile across.
 
     load_quads(cursor, size, fill, L)  four vectors like `fill`
-    store_quads(cursor, size, v, numbers, L)   numbers: no NaN among them
+    store_quads(cursor, size, v, L)
     chained(step, carry, totals, L)    carry -> what enters each quad, and the carry after them:
                                        step(carry, totals) from one quad to the next
     chained_back(...)                  the same, last quad first
@@ -23,10 +23,9 @@ from pullback.cpu.emit import I64, Lane, Vec, op, shuffle
 from pullback.cpu.memory import _decoded, _encoded
 from pullback.cpu.tile_blocks import halved
 from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
-from pullback.cpu.transfer import block_at, lane_bytes, lowest, stored
 from pullback.cpu.vector import join
 from pullback.ops.scan.cpu_side_by_side import tiles_at
-from pullback.ops.scan.cpu_turned import STEPS, Turned, columns_of_words, words_of_columns
+from pullback.ops.scan.cpu_turned import STEPS, Turned
 
 # --- memory ---------------------------------------------------------------------------------------
 
@@ -36,13 +35,6 @@ def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, W: int, L: int
     if isinstance(cursor[2], types.IntegerLiteral):
         tile.step = I64(cursor[2].literal_value)
     return tile
-
-
-def _in_words(cursor: types.BaseTuple, size: object, W: int, L: Lane) -> bool:
-    """Whether a tile is sixteen bf16 side by side."""
-    bf16 = cursor[0].dtype == types.uint16
-    along = L.literal_value == 1 and isinstance(cursor[2], types.IntegerLiteral)
-    return bf16 and along and W == 4 and isinstance(size, types.NoneType)
 
 
 def _split(b: ir.IRBuilder, v: ir.Value, W: int) -> ir.Value:
@@ -60,11 +52,6 @@ def load_quads(cursor: types.BaseTuple, size: object, fill: Vec, L: Lane):
     def emit(b, cursor_, size_, fill_, _L):
         tile = _tile(b, cursor, cursor_, W, L.literal_value)
         turned = Turned(b, tile, W) if L.literal_value == 1 else None
-        if _in_words(cursor, size, W, L):
-            back = cursor[2].literal_value == -1
-            at = lowest(b, tile.i, STEPS * W) if back else tile.i
-            raw = b.load(block_at(b, tile.p, at, tile.raw), align=lane_bytes(tile.raw))
-            return _split(b, columns_of_words(b, raw, back, fill.llvm.element), W)
         if isinstance(size, types.NoneType):
             raw = turned.load() if turned else tile.load()
             return _split(b, _decoded(b, pointer, raw, fill.dtype), W)
@@ -78,18 +65,12 @@ def load_quads(cursor: types.BaseTuple, size: object, fill: Vec, L: Lane):
 
 
 @op
-def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, numbers: Lane, L: Lane):
+def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, L: Lane):
     pointer, vec = cursor[0], v.dtype
-    in_words = numbers.literal_value == 1 and _in_words(cursor, size, vec.n, L)
 
-    def emit(b, cursor_, size_, v_, _numbers, _L):
+    def emit(b, cursor_, size_, v_, _L):
         tile = _tile(b, cursor, cursor_, vec.n, L.literal_value)
         columns = [b.extract_value(v_, k) for k in range(STEPS)]
-        if in_words:
-            back = cursor[2].literal_value == -1
-            at = lowest(b, tile.i, STEPS * vec.n) if back else tile.i
-            stored(b, tile.p, at, words_of_columns(b, columns, back), tile.streaming)
-            return
         turned = Turned(b, tile, vec.n) if L.literal_value == 1 else None
         raw = _encoded(b, pointer, _joined(b, columns), vec.dtype)
         if isinstance(size, types.NoneType):
@@ -97,7 +78,7 @@ def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, number
         else:
             tile.store_part(turned.steps(raw) if turned else raw, *_size(b, size_))
 
-    return types.void(cursor, size, v, numbers, L), emit
+    return types.void(cursor, size, v, L), emit
 
 
 # --- from quad to quad ----------------------------------------------------------------------------
@@ -137,7 +118,7 @@ def chained_back(step, carry, totals, L):
 
 
 @op
-def _common_step(cursors: types.BaseTuple):
+def common_step(cursors: types.BaseTuple):
     """1 or -1 if every cursor walks so, else 0."""
 
     def emit(b, cursors_):
@@ -158,7 +139,7 @@ def _common_step(cursors: types.BaseTuple):
 
 
 @op
-def _straight(cursors: types.BaseTuple, k: types.Integer, step: Lane):
+def straight(cursors: types.BaseTuple, k: types.Integer, step: Lane):
     """The cursors k steps on, that step being known."""
     known = types.Tuple(
         [
@@ -187,14 +168,14 @@ def sweep_quads(tile, cursors, n, lines, states, W, L):
 
 def _along(tile, cursors, n, lines, states, W, L):
     state, rows, k = states[0], STEPS * W, 0
-    step = _common_step(cursors)
+    step = common_step(cursors)
     if step == 1:
         while k + rows <= n:
-            state = tile(_straight(cursors, k, 1), (k, 0), None, state, L)
+            state = tile(straight(cursors, k, 1), (k, 0), None, state, L)
             k += rows
     elif step == -1:
         while k + rows <= n:
-            state = tile(_straight(cursors, k, -1), (k, 0), None, state, L)
+            state = tile(straight(cursors, k, -1), (k, 0), None, state, L)
             k += rows
     while k < n:
         state = tile(moved(cursors, k, 0), (k, 0), (n - k, 1), state, L)
@@ -214,18 +195,18 @@ def sweep_quads_back(tile, cursors, n, lines, states, W, L):
 
 def _back_along(tile, cursors, n, lines, states, W, L):
     state, rows = states[0], STEPS * W
-    step = _common_step(cursors)
+    step = common_step(cursors)
     k = (n - 1) // rows * rows
     while k >= 0 and (step == 0 or k + rows > n):
         state = tile(moved(cursors, k, 0), (k, 0), (n - k, 1), state, L)
         k -= rows
     if step == 1:
         while k >= 0:
-            state = tile(_straight(cursors, k, 1), (k, 0), None, state, L)
+            state = tile(straight(cursors, k, 1), (k, 0), None, state, L)
             k -= rows
     else:
         while k >= 0:
-            state = tile(_straight(cursors, k, -1), (k, 0), None, state, L)
+            state = tile(straight(cursors, k, -1), (k, 0), None, state, L)
             k -= rows
     states[0] = state
 
