@@ -62,8 +62,8 @@ from pullback.ops.scan.cpu_quads import chained, chained_back
 from pullback.ops.scan.cpu_sum import one_nan
 
 # How many steps of how many lines are a chunk; across, one has room for its rows on the stack.
-CHUNK, CHUNK_ACROSS = 1 << 13, RECOMPUTED // 2
-SIDE = 256
+CHUNK, CHUNK_ACROSS = 1 << 13, RECOMPUTED
+SIDE = 128
 PITCH = SIDE + 32
 CELLS, ROOM = SIDE // 8, CHUNK_ACROSS * PITCH
 SAVED, SAVED_ACROSS = CHUNK // OCTET, CHUNK_ACROSS // OCTET * SIDE
