@@ -1,7 +1,8 @@
-"""Test ids that read aloud, and are the same in every process."""
+"""Test ids that read aloud, and are the same in every process; a heap that is quick to collect."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from pullback.verify.subject import Subject
@@ -11,3 +12,9 @@ def pytest_make_parametrize_id(config: Any, val: Any, argname: str) -> str | Non
     if isinstance(val, Subject):
         return val.name
     return getattr(val, "__name__", None)
+
+
+def pytest_collection_finish(session: Any) -> None:
+    """Frameworks and thousands of tests are here to stay: the cycle collector may pass them by."""
+    gc.collect()
+    gc.freeze()

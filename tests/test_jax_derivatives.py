@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from pullback.ops.lerp.functions import lerp
 from pullback.ops.recurrence.functions import linear_scan
 from pullback.verify.laws import same_bits, trials
 from pullback.verify.subject import Arguments, Subject, subjects
+from test_jax import results as several
 from test_jax import some
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-check_grads = pytest.importorskip("jax.test_util").check_grads
 
 SUBJECTS = list(subjects().values())
 FORWARDS = [subject for subject in SUBJECTS if f"{subject.name}_backward" in subjects()]
@@ -69,25 +69,77 @@ def of_floats(subject: Subject, arguments: Arguments) -> tuple[Any, list[Any]]:
         if isinstance(value, np.ndarray) and value.dtype.kind not in "iu"
     ]
     rest = {
-        name: jnp.asarray(value) if isinstance(value, np.ndarray) else value
+        name: jax.device_put(value) if isinstance(value, np.ndarray) else value
         for name, value in arguments.items()
         if name not in names
     }
 
     def function(*values: Any) -> Any:
-        arrays = {name: jnp.asarray(value) for name, value in zip(names, values, strict=True)}
-        result = subject.function(**arrays, **rest)
+        result = subject.function(**dict(zip(names, values, strict=True)), **rest)
         if isinstance(result, tuple):
             return tuple(array for array in result if jnp.issubdtype(array.dtype, jnp.floating))
         return result
 
-    return function, [jnp.asarray(arguments[name]) for name in names]
+    return function, [jax.device_put(arguments[name]) for name in names]
+
+
+# --- both modes against differences ---------------------------------------------------------------
+
+STEP = 1e-6
+Function = Callable[..., Any]
+
+
+def random_like(arrays: Any) -> Any:
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda a: rng.standard_normal(a.shape), arrays)
+
+
+def inner(first: Any, second: Any) -> Any:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return sum((a * b).sum() for a, b in pairs)
+
+
+def difference(function: Function, at: Sequence[Any], along: Sequence[Any]) -> Any:
+    up, down = (
+        function(*(x + step * t for x, t in zip(at, along, strict=True))) for step in (STEP, -STEP)
+    )
+    return jax.tree.map(lambda u, d: (u - d) / (2 * STEP), up, down)
+
+
+def derivatives(function: Function, at: Sequence[Any], order: int) -> Iterator[tuple[Any, Any]]:
+    """Forward and reverse mode, each with what it should be, along one direction; to a higher order
+    those of these two, as functions of all they take."""
+    along, n = random_like(at), len(at)
+    numeric = difference(function, at, along)
+    yield jax.jvp(function, at, along)[1], numeric
+    value, pull = jax.vjp(function, *at)
+    weights = random_like(value)
+    yield inner(pull(weights), along), inner(weights, numeric)
+    if order > 1:
+
+        def pushed(*both: Any) -> Any:
+            return jax.jvp(function, both[:n], both[n:])
+
+        def pulled(*at: Any) -> Any:
+            value, pull = jax.vjp(function, *at)
+            return pull(value)
+
+        yield from derivatives(pushed, (*at, *at), order - 1)
+        yield from derivatives(pulled, at, order - 1)
+
+
+def check_derivatives(function: Function, arrays: Sequence[Any], order: int) -> None:
+    """Compiled as one: dozens of small programs would take longer to compile than all to run."""
+    found = jax.jit(lambda arrays: list(derivatives(function, arrays, order)))(tuple(arrays))
+    assert len(found) == 2 * (2**order - 1)
+    for pair in found:
+        for got, want in zip(*map(jax.tree.leaves, pair), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
 def test_derivatives_to_second_order(subject: Subject) -> None:
-    function, arrays = of_floats(subject, smooth(subject))
-    check_grads(jax.jit(function), arrays, order=2, modes=("fwd", "rev"))
+    check_derivatives(*of_floats(subject, smooth(subject)), 2)
 
 
 # --- the fast path: a gradient is the backward kernel --------------------------------------------
@@ -110,27 +162,31 @@ def backward_arguments(
 @pytest.mark.parametrize("element", FLOATS, ids=_id)
 @pytest.mark.parametrize("subject", FORWARDS, ids=_id)
 def test_gradients_have_the_bits_of_the_backward(subject: Subject, element: ElementKind) -> None:
+    backward = subjects()[f"{subject.name}_backward"].function
+    rng = np.random.default_rng(0)
+    functions, operands, wanted = [], [], []
     for arguments in some(subject, element, 3):
         arguments.pop("per_sample_weights", None)
         if "mode" in arguments and arguments["mode"] == "max":
             arguments["return_indices"] = True
-        results = subject.function(**arguments)
-        results = results if isinstance(results, tuple) else (results,)
-        rng = np.random.default_rng(0)
+        results = several(subject.function(**arguments))
         g = np.asarray(rng.standard_normal(results[0].shape)).astype(element.dtype)
-        backward = subjects()[f"{subject.name}_backward"].function
-        want = backward(**backward_arguments(subject, arguments, results, g))
-        want = want if isinstance(want, tuple) else (want,)
-
+        wanted += several(backward(**backward_arguments(subject, arguments, results, g)))
         function, arrays = of_floats(subject, arguments)
+        functions.append(function)
+        operands.append((arrays, g))
 
-        def pulled(arrays: Any, g: Any, function: Any = function) -> Any:
+    @jax.jit
+    def compiled(operands: list[Any]) -> list[Any]:
+        found = []
+        for function, (arrays, g) in zip(functions, operands, strict=True):
             value, pull = jax.vjp(function, *arrays)
-            return pull((g,) if isinstance(value, tuple) else g)
+            found += pull((g,) if isinstance(value, tuple) else g)
+        return found
 
-        got = jax.jit(pulled)(arrays, jnp.asarray(g))
-        for mine, theirs in zip(got, want, strict=True):
-            assert same_bits(np.asarray(mine), theirs)
+    assert wanted
+    for got, want in zip(compiled(operands), wanted, strict=True):
+        assert same_bits(np.asarray(got), want)
 
 
 # --- what JAX does with functions -----------------------------------------------------------------
@@ -144,17 +200,17 @@ X = np.random.default_rng(1).standard_normal((3, 4))
 
 
 def test_second_derivatives_agree_in_any_order() -> None:
-    x = jnp.asarray(X)
-    forward_over_reverse = jax.hessian(loss)(x)
+    forward_over_reverse = jax.jit(jax.hessian(loss))(X)
     for other in (jax.jacrev(jax.jacrev(loss)), jax.jacfwd(jax.jacfwd(loss))):
-        np.testing.assert_allclose(other(x), forward_over_reverse, rtol=1e-10, atol=1e-10)
-    reverse_over_forward = jax.grad(lambda x: jax.jvp(loss, (x,), (jnp.ones_like(x),))[1])(x)
+        np.testing.assert_allclose(jax.jit(other)(X), forward_over_reverse, rtol=1e-10, atol=1e-10)
+    pushed = jax.grad(lambda x: jax.jvp(loss, (x,), (jnp.ones_like(x),))[1])
+    reverse_over_forward = jax.jit(pushed)(X)
     along = forward_over_reverse.sum((2, 3))
     np.testing.assert_allclose(reverse_over_forward, along, rtol=1e-10, atol=1e-10)
 
 
 def test_third_order() -> None:
-    check_grads(jax.jit(loss), (jnp.asarray(X) / 2,), order=3, modes=("rev",))
+    check_derivatives(jax.grad(loss), [X / 2], 2)
 
 
 def test_control_flow_and_checkpoints() -> None:
@@ -165,11 +221,11 @@ def test_control_flow_and_checkpoints() -> None:
 
         return jax.lax.scan(body, x, None, length=4)[1].sum()
 
-    x = jnp.asarray(X)
-    check_grads(jax.jit(steps), (x,), order=2, modes=("fwd", "rev"))
-    plain = jax.grad(steps)(x)
-    np.testing.assert_array_equal(jax.grad(jax.checkpoint(steps))(x), plain)
-    np.testing.assert_allclose(jax.vmap(jax.grad(steps))(x[None])[0], plain, rtol=1e-12)
+    check_derivatives(steps, [X], 2)
+    plain = jax.jit(jax.grad(steps))(X)
+    np.testing.assert_array_equal(jax.jit(jax.grad(jax.checkpoint(steps)))(X), plain)
+    batch = jax.jit(jax.vmap(jax.grad(steps)))(X[None])
+    np.testing.assert_allclose(batch[0], plain, rtol=1e-12)
 
 
 def test_transposition_of_linear_functions() -> None:
