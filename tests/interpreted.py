@@ -135,8 +135,8 @@ def _whole_rows(rng: np.random.Generator) -> Iterator[Case]:
 
 def _segments(rng: np.random.Generator) -> Iterator[Case]:
     """Many columns, and groups of several pieces: the families' own cases have neither."""
-    ids = np.where(rng.random(2500) < 0.9, 3, rng.integers(-1, 6, 2500))
-    x = 1 + 0.01 * rng.standard_normal((2500, 2))
+    ids = np.where(rng.random(1300) < 0.9, 3, rng.integers(-1, 6, 1300))
+    x = 1 + 0.01 * rng.standard_normal((1300, 2))
     yield Case("long", {"x": x, "segment_ids": ids, "dy": rng.standard_normal((5, 2))})
     ids = rng.integers(0, 3, 9)
     x = rng.integers(-2, 3, (9, 150)).astype(np.float64)
@@ -209,7 +209,7 @@ def _familys(subject: Subject) -> Iterator[Case]:
 
 INDICES = (ElementKind.I64, ElementKind.I32)
 # Programs at most: more of them show nothing that fewer do not.
-MOST, MOST_QUICK = 400, 140
+MOST, MOST_QUICK = 400, 80
 
 
 def trials(

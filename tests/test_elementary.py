@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from compiled import as_kernel
 from pullback.cpu import elementary as el
 from pullback.cpu import memory as mem
 from pullback.cpu import vector as vec
@@ -26,7 +27,6 @@ def applied(function: Callable, x: np.ndarray, lanes: int = 8) -> np.ndarray:
     pointer = POINTER[x.dtype.type]
     if lanes:
 
-        @njit
         def run(a, b, n):
             p, q = pointer(a), pointer(b)
             for i in range(0, n, lanes):
@@ -35,14 +35,13 @@ def applied(function: Callable, x: np.ndarray, lanes: int = 8) -> np.ndarray:
                 mem.put_first(q, i, 1, n - i, got)
     else:
 
-        @njit
         def run(a, b, n):
             p, q = pointer(a), pointer(b)
             for i in range(n):
                 mem.write(q, i, function(mem.read(p, i)))
 
     y = np.empty_like(x)
-    run(x.ctypes.data, y.ctypes.data, len(x))
+    as_kernel(run)(x.ctypes.data, y.ctypes.data, len(x))
     return y
 
 
