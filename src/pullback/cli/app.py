@@ -64,13 +64,13 @@ def run() -> int:
         app()
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 1
-    except (Mistake, PullbackError, FileNotFoundError, PermissionError) as error:
-        tell(f"[red]pullback:[/red] {plain(error)}")
-        return 2
     except BrokenPipeError:
         # The reader has gone (`pullback list | head`): nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except (Mistake, PullbackError, OSError) as error:
+        tell(f"[red]pullback:[/red] {plain(error)}")
+        return 2
     except KeyboardInterrupt:
         tell("interrupted")
         return 130

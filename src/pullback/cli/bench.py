@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,8 @@ def bench(
     count = machine.settle(threads)
     chosen = _selection(families, quick, rows, sections, peers, count)
     before = _load(compare) if compare else None
+    if save is not None:
+        _make_room(save)  # before the run, which may take an hour
     results = run(chosen)
     if save is not None:
         store(results, save)
@@ -64,6 +67,14 @@ def bench(
         typer.echo(results.as_json())
     else:
         screen.show(*everything(results, before))
+
+
+def _make_room(path: Path) -> None:
+    from pullback.cli.screen import Mistake
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Mistake(f"{path} is not a file that can be written")
 
 
 def _load(path: Path) -> Results:
@@ -140,6 +151,5 @@ def run(chosen: Selection) -> Results:
 
 
 def store(results: Results, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(results.as_json())
     path.with_suffix(".csv").write_text(results.as_csv())
