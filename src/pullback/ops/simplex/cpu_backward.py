@@ -30,22 +30,18 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, take_wide
 from pullback.ops.simplex.cpu_walk import (
-    LANES,
     PARTS,
     SPAN,
     SUMS,
-    ask_next,
     computed,
     each,
     each_rarely,
     exists,
-    give,
     greatest,
     source,
     strip,
-    take,
-    take_wide,
     target,
     total,
     walk,

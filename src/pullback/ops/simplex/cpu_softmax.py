@@ -38,21 +38,17 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import LN2, bias_of, floor_of, scaled_exp
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, lanes_left, take
 from pullback.ops.simplex.cpu_walk import (
-    LANES,
     PARTS,
     SUMS,
-    ask_next,
     computed,
     each,
     each_rarely,
     exists,
-    give,
     greatest,
-    lanes_left,
     source,
     strip,
-    take,
     target,
     total,
     walk,

@@ -44,22 +44,18 @@ from pullback.cpu.vector import (
     sqrt,
     to_f64,
 )
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, whole_steps
 from pullback.ops.simplex.cpu_walk import (
-    LANES,
     PARTS,
-    ask_next,
     computed,
     each,
     each_rarely,
     exists,
-    give,
     greatest,
     source,
     strip,
-    take,
     target,
     walk,
-    whole_steps,
 )
 
 INFINITY, NAN = np.inf, np.nan

@@ -1,143 +1,34 @@
 """How the simplex kernels walk a tensor: along a row, or across a strip of columns.
 
-Along a row (L = 1), a step takes LANES neighbours on the axis; across (L = LANES), it takes one
-position of the axis in LANES columns side by side, one *part* of the strip. What an op does in a
-step is written once, for cursors that stand where the step begins and the number of lanes that
-are `left`, which stands in a tuple if all LANES are there and side by side. What it knows of each
-row lies in *cells*, vectors of L lanes on the stack, one for each part.
+A pass takes the steps of a row or a strip one by one (see cpu_steps). What an op does in a step is
+written once, for cursors that stand where the step begins. What it knows of each row lies in
+*cells*, vectors of L lanes on the stack, one for each part.
 
-Sums have one association in both: by position modulo CLASSES, four terms at a time in their own
-type, then in f64. So the bits do not depend on the layout.
+Sums have one association in both: by the lane that a position has in a step along the row, modulo
+CLASSES, four terms at a time in their own type, then in f64. So the bits do not depend on the
+layout.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
-from collections.abc import Callable
 from functools import reduce
 
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Lane, Vec, inlined, lanes_below, op, shuffle
+from pullback.cpu.emit import Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
-from pullback.cpu.memory import STORAGE, get, get_wide, is_aligned, prefetch, put
+from pullback.cpu.memory import STORAGE, is_aligned
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, load, load_wide, moved, store
+from pullback.cpu.tiles import by_type, moved
 from pullback.cpu.vector import like, splat, to_f64
+from pullback.ops.simplex.cpu_steps import CLASSES, LANES, lane_of, whole_steps
 
-LANES = 32  # four vectors of eight: their chains of arithmetic hide each other's latency
-CLASSES = 8
 BLOCK = 4 * CLASSES
-AHEAD = 16  # steps from a fetch across columns to its use
-LINE = 512  # bits of a cache line
-NEXT = 1 << 21  # bits of a row that leaves room for the next in the caches of a core
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
 SUMS = 2 * SPAN
-
-
-# --- steps --------------------------------------------------------------------------------------
-
-
-@inlined
-def _ask_ahead(cursor):
-    """Fetch a step that comes later: rows of a strip lie pages apart, unforeseen by hardware."""
-    p, i, apart, _ = cursor
-    prefetch(p, i + AHEAD * apart)
-    prefetch(p, i + AHEAD * apart + LANES // 2)
-
-
-@by_type
-def ask_next(cursor, n, L):
-    """Along a row, fetch from the next one what lies here in this one: while it is computed, memory
-    has nothing else to do."""
-    bits = cursor[0].dtype.bitwidth
-    line, longest = LINE // bits, NEXT // bits
-
-    def row(cursor, n, L):
-        p, i, apart, _ = cursor
-        if apart == 1 and n <= longest:
-            for k in range(0, LANES, line):
-                prefetch(p, i + n + k)
-
-    return row if L.literal_value == 1 else (lambda cursor, n, L: None)
-
-
-def _taker(whole: Callable, part: Callable) -> Callable:
-    @by_type
-    def take(cursor, left, fill, L):
-        def side_by_side(cursor, left, fill, L):
-            return whole(cursor[0], cursor[1], 1, LANES)
-
-        def row(cursor, left, fill, L):
-            if left >= LANES and cursor[2] == 1:
-                return whole(cursor[0], cursor[1], 1, LANES)
-            return part(cursor, (min(left, LANES), 1), fill, LANES, 1)
-
-        def columns(cursor, left, fill, L):
-            _ask_ahead(cursor)
-            if left >= LANES:
-                return whole(cursor[0], cursor[1], 1, LANES)
-            return part(cursor, (1, left), fill, 1, LANES)
-
-        if isinstance(left, types.BaseTuple):
-            return side_by_side
-        return row if L.literal_value == 1 else columns
-
-    return take
-
-
-# The lanes of a step in the compute or the wide type, `fill` where there are none. Steps that are
-# cut short, and rows whose elements lie apart, go lane by lane.
-take, take_wide = _taker(get, load), _taker(get_wide, load_wide)
-
-
-@by_type
-def give(cursor, left, v, L):
-    """Store the lanes of a step."""
-
-    def side_by_side(cursor, left, v, L):
-        put(cursor[0], cursor[1], 1, v, cursor[3])
-
-    def row(cursor, left, v, L):
-        if left >= LANES and cursor[2] == 1:
-            put(cursor[0], cursor[1], 1, v, cursor[3])
-        else:
-            store(cursor, (min(left, LANES), 1), v, 1)
-
-    def columns(cursor, left, v, L):
-        if left >= LANES:
-            put(cursor[0], cursor[1], 1, v, cursor[3])
-        else:
-            store(cursor, (1, left), v, LANES)
-
-    if isinstance(left, types.BaseTuple):
-        return side_by_side
-    return row if L.literal_value == 1 else columns
-
-
-@by_type
-def lanes_left(left):
-    """The number of lanes from here on."""
-    return (lambda left: left[0]) if isinstance(left, types.BaseTuple) else (lambda left: left)
-
-
-@op
-def _are_adjacent(cursors: types.BaseTuple):
-    """Whether the elements of a row lie side by side in every tensor."""
-
-    def emit(b, cursors_):
-        steps = [b.extract_value(cursors_, [t, 2]) for t in range(len(cursors))]
-        return reduce(b.and_, [b.icmp_signed("==", step, I64(1)) for step in steps])
-
-    return types.boolean(cursors), emit
-
-
-@inlined
-def whole_steps(cursors, n):
-    """How many elements of a row belong to whole steps of neighbours in memory."""
-    return n - n % LANES if _are_adjacent(cursors) else 0
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -252,7 +143,7 @@ def total(term, cursors, cells, n, width, fours, sums, L):
             for j in range(start, min(start + BLOCK, n)):
                 for c in range(0, width, LANES):
                     u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
-                    k = j % CLASSES * PARTS + c // LANES
+                    k = lane_of(p, j) * PARTS + c // LANES
                     _note(p, fours, sums, k, u)
                     _note(p, fours, sums, k + SPAN, v)
             _close(p, fours, sums)
