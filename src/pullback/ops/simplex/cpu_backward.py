@@ -1,7 +1,8 @@
 """The adjoints of the simplex maps in Numba: sums over the row, then one step per element.
 
-Cells of a row: what is taken off, in two pieces; its mass; the greatest y. Usual rows, with finite
-sums and some mass, need no test in the step; any other row takes the guarded one.
+Cells of a row: what is taken off, in two pieces; its mass; the greatest y, which passes over NaN,
+and a sum that shows it. Usual rows, with finite sums and some mass, need no test in the step; any
+other row is looked at again and takes the guarded one.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -30,7 +31,7 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, take_wide
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, is_void, take, take_wide
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SPAN,
@@ -44,6 +45,7 @@ from pullback.ops.simplex.cpu_walk import (
     strip,
     target,
     total,
+    total_of_few,
     walk,
 )
 
@@ -56,16 +58,30 @@ def closed(sums):
     return select(absolute(sums[0]) < INFINITY, sums[0] + sums[1], sums[0])
 
 
-def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) -> Callable:
-    """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
-    sums of terms(...), of the type of `example`, and gives the lanes that are usual; then steps,
-    plain and guarded, give dx. All take cursors of dy, y and dx, lanes left, cells, part, L."""
-    gradient, careful = steps
+@inlined
+def _nothing(at, left, cells, part, L):
+    return None
+
+
+def asking(terms: Callable) -> Callable:
+    """Terms that ask for dy of the next row; the steps ask for y, so that both passes are busy."""
 
     @inlined
     def asking_terms(at, left, cells, part, L):
-        ask_next(at[0], cells[4], L)  # each pass asks for one of the two, so that both are busy
+        ask_next(at[0], cells[4], L)
         return terms(at, left, cells, part, L)
+
+    return asking_terms
+
+
+def adjoint(
+    example: Callable, sums: tuple, settle: Callable, steps: tuple, weigh: Callable = _nothing
+) -> Callable:
+    """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
+    `sums`, (total, terms) of the type of `example`, and gives the lanes that are usual; then steps,
+    plain and guarded, give dx. weigh(...) finds the greatest y of unusual rows, if it tells their
+    mass. All take cursors of dy, y and dx, lanes left, cells, part, L."""
+    (sum_up, terms), (gradient, careful) = sums, steps
 
     @inlined
     def plain(at, left, cells, part, L):
@@ -80,27 +96,38 @@ def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) 
         give(at[2], left, select(mass == 0, 0.0, v), L)
 
     @inlined
+    def settled(p, cells, sums, width, L):
+        """Make the cells; whether all rows are usual."""
+        usual = True
+        for part in range((width + LANES - 1) // LANES):
+            first, second = closed(sums[part]), closed(sums[part + SPAN])
+            top, trace = cells[3][part], cells[5][part]
+            top = greatest(select(is_nan(trace), trace, top), L)
+            found = settle(p, cells, part, first, second, top)
+            usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
+        return usual
+
+    @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
         zero, none = filled(p, 0.0, L), filled(p, -INFINITY, LANES)
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
-        tops = stack(none, PARTS)
-        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, n
+        tops, traces = stack(none, PARTS), stack(none, PARTS)
+        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, n, traces
         for item in range(lo, hi):
             row, width = strip(task, 3, item)
             dy, y, dx = source(task, 3, 0, row), source(task, 3, 1, row), target(task, 3, row)
             for part in range(PARTS):
-                tops[part] = none
-            total(asking_terms, (dy, y), cells, n, width, fours, sums, L)
-            usual = True
-            for part in range((width + LANES - 1) // LANES):
-                first, second = closed(sums[part]), closed(sums[part + SPAN])
-                found = settle(p, cells, part, first, second, greatest(tops[part], L))
-                usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
-            if usual:
+                tops[part], traces[part] = none, like(none, 0.0)
+            sum_up(terms, (dy, y), cells, n, width, fours, sums, L)
+            if settled(p, cells, sums, width, L):
                 each(plain, (dy, y, dx), cells, n, width, L)
             else:
+                for part in range(PARTS):
+                    tops[part], traces[part] = none, like(none, 0.0)
+                each_rarely(weigh, (dy, y), cells, n, width, L)
+                settled(p, cells, sums, width, L)
                 each_rarely(guarded, (dy, y, dx), cells, n, width, L)
         fence()
 
@@ -110,34 +137,76 @@ def adjoint(example: Callable, terms: Callable, settle: Callable, steps: tuple) 
 # --- dx = s·(dy - Σ s·dy / Σ s) -----------------------------------------------------------------
 
 
-def weighted(weight: Callable, only: Callable, mean_of: Callable) -> Callable:
-    """The adjoint with s = weight(y); only(s, v) drops what must not be read where s is 0."""
+@inlined
+def _take_off(p, cells, part, mean, mass):
+    high, low, masses = cells[:3]
+    finite = absolute(mean) < INFINITY
+    high[part], masses[part] = computed(p, mean), computed(p, mass)
+    low[part] = computed(p, select(finite, mean - to_f64(high[part]), 0.0))
+    return finite
+
+
+@inlined
+def _reduced(dy, cells, part):
+    return dy - spread(cells[0][part], dy) - spread(cells[1][part], dy)
+
+
+# With s = y the mass is 1, or 0 if all y are 0, which only rows with infinite sums need to know.
+
+
+@inlined
+def _softmax_terms(at, left, cells, part, L):
+    return take(at[1], left, 0.0, L) * take(at[0], left, 0.0, L), None
+
+
+@inlined
+def _softmax_gradient(at, left, cells, part, L):
+    return take(at[1], left, 0.0, L) * _reduced(take(at[0], left, 0.0, L), cells, part)
+
+
+@inlined
+def _softmax_settle(p, cells, part, product, _, top):
+    return _take_off(p, cells, part, product, top)
+
+
+@inlined
+def _weigh(at, left, cells, part, L):
+    tops = cells[3]
+    tops[part] = maximum(absolute(take(at[1], left, 0.0, L)), tops[part])
+
+
+softmax = adjoint(
+    filled,
+    (total, asking(_softmax_terms)),
+    _softmax_settle,
+    (_softmax_gradient, _softmax_gradient),
+    _weigh,
+)
+
+
+def sparse(weight: Callable) -> Callable:
+    """The adjoint with s = weight(y), 0 for most y: dy is not read there, nor anything computed in
+    steps without others."""
 
     @inlined
     def terms(at, left, cells, part, L):
         s = weight(take(at[1], left, 0.0, L))
-        return only(s, s * take(at[0], left, 0.0, L)), s
-
-    @inlined
-    def settle(p, cells, part, product, mass, top):
-        high, low, masses = cells[:3]
-        mean = mean_of(product, mass)
-        finite = absolute(mean) < INFINITY
-        high[part], masses[part] = computed(p, mean), computed(p, mass)
-        low[part] = computed(p, select(finite, mean - to_f64(high[part]), 0.0))
-        return finite & (mass > 0)
+        return select(not_le(s, 0.0), s * take(at[0], left, 0.0, L), 0.0), s
 
     @inlined
     def gradient(at, left, cells, part, L):
-        s, dy = weight(take(at[1], left, 0.0, L)), take(at[0], left, 0.0, L)
-        return only(s, s * (dy - spread(cells[0][part], s) - spread(cells[1][part], s)))
+        if is_void(at[1], left):
+            return filled(at[0][0], 0.0, LANES)
+        s = weight(take(at[1], left, 0.0, L))
+        dx = s * _reduced(take(at[0], left, 0.0, L), cells, part)
+        return select(not_le(s, 0.0), dx, 0.0)
 
-    return adjoint(filled, terms, settle, (gradient, gradient))
+    return adjoint(filled, (total_of_few, terms), _sparse_settle, (gradient, gradient))
 
 
 @inlined
-def _probability(y):
-    return y
+def _sparse_settle(p, cells, part, product, mass, _):
+    return _take_off(p, cells, part, select(mass == 0, 0.0, product / mass), mass)
 
 
 @inlined
@@ -150,29 +219,8 @@ def _root(y):
     return sqrt(maximum(0.0, y))  # NaN stays NaN
 
 
-@inlined
-def _everywhere(s, v):
-    return v
-
-
-@inlined
-def _on_support(s, v):
-    return select(not_le(s, 0.0), v, 0.0)
-
-
-@inlined
-def _sum(product, mass):
-    return product
-
-
-@inlined
-def _mean(product, mass):
-    return select(mass == 0, 0.0, product / mass)
-
-
-softmax = weighted(_probability, _everywhere, _sum)
-sparsemax = weighted(_membership, _on_support, _mean)
-entmax15 = weighted(_root, _on_support, _mean)
+sparsemax = sparse(_membership)
+entmax15 = sparse(_root)
 
 
 # --- dx = dy - e^y·Σ dy -------------------------------------------------------------------------
@@ -186,10 +234,18 @@ LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
 
 @inlined
 def _log_terms(at, left, cells, part, L):
+    tops, traces = cells[3], cells[5]
+    y = take(at[1], left, -INFINITY, L)
+    tops[part] = maximum(y, tops[part])
+    traces[part] += y
+    return take_wide(at[0], left, 0.0, L), None
+
+
+@inlined
+def _log_weigh(at, left, cells, part, L):
     tops = cells[3]
     y = take(at[1], left, -INFINITY, L)
     tops[part] = select(is_nan(y), y, maximum(y, tops[part]))  # NaN, once in, stays
-    return take_wide(at[0], left, 0.0, L), None
 
 
 @inlined
@@ -205,7 +261,7 @@ def _log_settle(p, cells, part, total, _, top):
 def _log_gradient(at, left, cells, part, L):
     dy, y = take(at[0], left, 0.0, L), take(at[1], left, 0.0, L)
     shift = like(y, SHIFT)
-    power = scaled_exp(y, bias_of(shift), floor_of(shift))
+    power = scaled_exp(at[1][0], y, bias_of(shift), floor_of(shift))
     return fma(-power, spread(cells[0][part], y), dy)
 
 
@@ -216,7 +272,13 @@ def _careful_log_gradient(at, left, cells, part, L):
     return select(y > LARGE, large, _log_gradient(at, left, cells, part, L))
 
 
-log_softmax = adjoint(filled_wide, _log_terms, _log_settle, (_log_gradient, _careful_log_gradient))
+log_softmax = adjoint(
+    filled_wide,
+    (total, asking(_log_terms)),
+    _log_settle,
+    (_log_gradient, _careful_log_gradient),
+    _log_weigh,
+)
 
 
 # --- kernels ------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ from pullback.cpu.vector import (
     splat,
     to_f64,
 )
-from pullback.ops.simplex.cpu_exponential import LN2, bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, lanes_left, take
+from pullback.ops.simplex.cpu_exponential import LN2, bias_of, drift_of, floor_of, scaled_exp, times
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, lanes_left, narrowed, take
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SUMS,
@@ -70,18 +70,18 @@ DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
 
 
 @inlined
-def _near(x, aim, part):
+def _near(p, x, aim, part):
     """e^x·2^(HEADROOM - power), for an origin of 0."""
     _, biases, floors, _ = aim
-    return scaled_exp(x, spread(biases[part], x), spread(floors[part], x))
+    return scaled_exp(p, x, spread(biases[part], x), spread(floors[part], x))
 
 
 @inlined
-def _anywhere(x, aim, part):
+def _anywhere(p, x, aim, part):
     """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
     origins, _, _, owns = aim
     origin = spread(origins[part], x)
-    return select(x == origin, spread(owns[part], x), _near(x - origin, aim, part))
+    return select(x == origin, spread(owns[part], x), _near(p, x - origin, aim, part))
 
 
 @inlined
@@ -107,7 +107,7 @@ def _take_aim(p, cells, part, wanted):
     powers[part] = power
     shift = computed(p, HEADROOM - power)
     origins[part], biases[part], floors[part] = computed(p, origin), bias_of(shift), floor_of(shift)
-    owns[part] = _near(like(shift, 0.0), aim, part) * own
+    owns[part] = _near(p, like(shift, 0.0), aim, part) * own
     return (origin == 0) & (like(top, own) == 1)
 
 
@@ -127,8 +127,7 @@ def _keep(kept, left, e):
 
     def put_aside(kept, left, e):
         room, n = kept
-        if n <= KEPT:
-            put(room, n - lanes_left(left), 1, e, False)
+        put(room, (n - lanes_left(left)) % KEPT, 1, e, False)  # of longer rows in vain
         return e
 
     return (lambda kept, left, e: e) if isinstance(kept, types.NoneType) else put_aside
@@ -139,7 +138,7 @@ def _again(exponential: Callable) -> Callable:
 
     @inlined
     def compute(at, left, cells, part, L):
-        return exponential(take(at[0], left, 0.0, L), cells[4], part)
+        return exponential(at[0][0], take(at[0], left, 0.0, L), cells[4], part)
 
     @by_type
     def again(at, left, cells, part, L):
@@ -158,8 +157,8 @@ def _term(exponential: Callable) -> Callable:
     @inlined
     def term(at, left, cells, part, L):
         x, tops = take(at[0], left, -INFINITY, L), cells[0]
-        tops[part] = maximum(x, tops[part])  # passes over NaN, which the sum will show
-        return _keep(cells[-1], left, exponential(x, cells[4], part)), None
+        tops[part] = maximum(narrowed(x, L), tops[part])  # passes over NaN, which the sum will show
+        return _keep(cells[-1], left, exponential(at[0][0], x, cells[4], part)), None
 
     return term
 
@@ -168,16 +167,16 @@ _near_term, _any_term = _term(_near), _term(_anywhere)
 
 
 def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
-    """A kernel body: judge(cells, part, sum, there, found) takes a sum and says what to sum next;
-    settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
+    """A kernel body: judge(p, cells, part, sum, there, found) takes a sum and says which to make
+    next; settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
     steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept."""
     plain, guarded = steps
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
-        none, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
-        fours, sums = stack(none, SUMS), stack((nought, nought), SUMS)
+        terms, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
+        fours, sums, none = stack(terms, SUMS), stack((nought, nought), SUMS), narrowed(terms, L)
         tops, peaks, guesses = stack(none, PARTS), stack(nought, PARTS), stack(zero, PARTS)
         powers, measures = stack(nought, PARTS), stack(nought, PARTS)
         aim = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
@@ -205,7 +204,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
                     if found == GUESS and not all_lanes(_fits(cells, part) | ~there):
                         wanted = EXACT
                     sum = sums[part][0] + sums[part][1]
-                    wanted = max(wanted, judge(cells, part, sum, there, found))
+                    wanted = max(wanted, judge(p, cells, part, sum, there, found))
             usual = True
             for part in range(parts):
                 there = exists(width - part * LANES, L)
@@ -234,7 +233,7 @@ def _nowhere(p, n, L):
 
 
 @inlined
-def _take_sum(cells, part, sum, there, found):
+def _take_sum(p, cells, part, sum, there, found):
     measures = cells[5]
     measures[part] = sum
     return DONE
@@ -258,7 +257,7 @@ def _probabilities(exponential: Callable) -> Callable:
     def probability(at, left, cells, part, L):
         high, low, _, _ = cells[6]
         e = again(at, left, cells, part, L)
-        return fma(e, spread(high[part], e), e * spread(low[part], e))
+        return times(at[0][0], e, spread(high[part], e), spread(low[part], e))
 
     return probability
 
@@ -301,12 +300,14 @@ def _log_of_others(sum):
 
 
 @inlined
-def _take_log(cells, part, sum, there, found):
+def _take_log(p, cells, part, sum, there, found):
     peaks, powers, logs = cells[1], cells[3], cells[5]
     if found == OTHERS:
         logs[part] = select(logs[part] < PEAKED, _log_of_others(sum), logs[part])
         return DONE
-    logs[part] = _log_of_sum(sum, powers[part], peaks[part])
+    top = peaks[part]
+    drift = _nearest_power(top) * drift_of(p)
+    logs[part] = _log_of_sum(sum, powers[part], top) - drift
     return OTHERS if any_lane((logs[part] < PEAKED) & there) else DONE
 
 

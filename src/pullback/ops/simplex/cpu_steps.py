@@ -27,6 +27,7 @@ from pullback.cpu.emit import (
     constant,
     inlined,
     lanes_below,
+    llvm_call,
     op,
     shuffle,
     splatted,
@@ -223,6 +224,44 @@ def give(cursor, left, v, L):
     if isinstance(left, types.BaseTuple):
         return side_by_side
     return row if L.literal_value == 1 else columns
+
+
+@op
+def _all_zero(p: types.CPointer, i: types.Integer, n: Lane):
+    """Whether all bits of n neighbours are 0."""
+    words = ir.VectorType(I64, n.literal_value * p.dtype.bitwidth // 64)
+
+    def emit(b, p_, i_, _n):
+        bits = b.load(block_at(b, p_, i_, words), align=p.dtype.bitwidth // 8)
+        any_bit = llvm_call(b, "vector.reduce.or", I64, [bits], [bits.type])
+        return b.icmp_unsigned("==", any_bit, I64(0))
+
+    return types.boolean(p, types.int64, n), emit
+
+
+@by_type
+def is_void(cursor, left):
+    """Whether a whole step along a row is all 0; of other steps nothing is known."""
+
+    def whole(cursor, left):
+        return _all_zero(cursor[0], cursor[1], LANES)
+
+    return whole if isinstance(left, types.BaseTuple) else (lambda cursor, left: False)
+
+
+@op
+def narrowed(v: Vec, L: Lane):
+    """The greatest of each class of lanes along a row; across columns, v itself."""
+    t = Vec(v.dtype, CLASSES if L.literal_value == 1 else v.n)
+
+    def emit(b, v_, _):
+        while v_.type.count > t.n:
+            n = v_.type.count // 2
+            low, high = shuffle(b, v_, v_, range(n)), shuffle(b, v_, v_, range(n, 2 * n))
+            v_ = b.select(b.fcmp_ordered(">", low, high), low, high)
+        return v_
+
+    return t(v, L), emit
 
 
 @by_type

@@ -10,6 +10,7 @@ layout.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
+from collections.abc import Callable
 from functools import reduce
 
 from llvmlite import ir
@@ -20,15 +21,16 @@ from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
 from pullback.cpu.memory import STORAGE, is_aligned
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, moved
+from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import like, splat, to_f64
-from pullback.ops.simplex.cpu_steps import CLASSES, LANES, lane_of, whole_steps
+from pullback.ops.simplex.cpu_steps import CLASSES, LANES, ask_next, is_void, lane_of, whole_steps
 
 BLOCK = 4 * CLASSES
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
 SUMS = 2 * SPAN
+SEEN = 64  # steps looked at in advance
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -115,46 +117,81 @@ def _joined(u: types.BaseTuple, v: types.BaseTuple):
     return u(u, v), emit
 
 
-@by_type
-def total(term, cursors, cells, n, width, fours, sums, L):
-    """Sums over each row of the two vectors of term(cursors, left, cells, part, L), the second of
-    which may be None: in sums[part] and sums[SPAN + part]. `fours` and `sums` have SUMS cells of
-    the terms' type and of f64, and of pairs of f64."""
+def _summation(along: Callable) -> Callable:
+    """A sum over rows: along(term, cursors, cells, n, whole) gives that of the whole steps."""
 
-    def row(term, cursors, cells, n, width, fours, sums, L):
-        p, zero = cursors[0][0], splat(0.0, CLASSES)
-        first, second = (zero, zero), (zero, zero)
-        whole = whole_steps(cursors, n)
-        for j in range(0, whole, LANES):
-            u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, L)
-            first, second = _plus(p, first, u), _plus(p, second, v)
-        for j in range(whole, n, LANES):
-            u, v = term(moved(cursors, j, 0), n - j, cells, 0, L)
-            first, second = _plus(p, first, u), _plus(p, second, v)
-        sums[0], sums[SPAN] = _over_lanes(first), _over_lanes(second)
+    @by_type
+    def total(term, cursors, cells, n, width, fours, sums, L):
+        def row(term, cursors, cells, n, width, fours, sums, L):
+            p, whole = cursors[0][0], whole_steps(cursors, n)
+            first, second = along(term, cursors, cells, n, whole)
+            for j in range(whole, n, LANES):
+                u, v = term(moved(cursors, j, 0), n - j, cells, 0, 1)
+                first, second = _plus(p, first, u), _plus(p, second, v)
+            sums[0], sums[SPAN] = _over_lanes(first), _over_lanes(second)
 
-    def columns(term, cursors, cells, n, width, fours, sums, L):
-        p = cursors[0][0]
+        return row if L.literal_value == 1 else _total_across
+
+    return total
+
+
+@inlined
+def _along(term, cursors, cells, n, whole):
+    p, zero = cursors[0][0], splat(0.0, CLASSES)
+    first, second = (zero, zero), (zero, zero)
+    for j in range(0, whole, LANES):
+        u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
+        first, second = _plus(p, first, u), _plus(p, second, v)
+    return first, second
+
+
+@inlined
+def _along_few(term, cursors, cells, n, whole):
+    """The same where most steps of the second tensor are 0, and with them their terms: such steps
+    are left out. The others are found first, so that what they need of the first tensor is on its
+    way, and no branch is guessed wrong for each."""
+    p, zero = cursors[0][0], splat(0.0, CLASSES)
+    first, second = (zero, zero), (zero, zero)
+    places = stack(0, SEEN)
+    for start in range(0, whole, SEEN * LANES):
+        count = 0
+        for j in range(start, min(start + SEEN * LANES, whole), LANES):
+            places[count] = j
+            ask_next(moved(cursors, 0, j)[0], n, 1)
+            count += 0 if is_void(moved(cursors, 0, j)[1], (n - j,)) else 1
+        for k in range(count):
+            j = places[k]
+            u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
+            first, second = _plus(p, first, u), _plus(p, second, v)
+    return first, second
+
+
+def _total_across(term, cursors, cells, n, width, fours, sums, L):
+    p = cursors[0][0]
+    for k in range(SUMS):
+        sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
+    for start in range(0, n, BLOCK):
         for k in range(SUMS):
-            sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
-        for start in range(0, n, BLOCK):
-            for k in range(SUMS):
-                fours[k] = like(fours[k], 0.0)
-            for j in range(start, min(start + BLOCK, n)):
-                for c in range(0, width, LANES):
-                    u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
-                    k = lane_of(p, j) * PARTS + c // LANES
-                    _note(p, fours, sums, k, u)
-                    _note(p, fours, sums, k + SPAN, v)
-            _close(p, fours, sums)
-        reach = SPAN // 2
-        while reach >= PARTS:
-            for k in range(reach):
-                sums[k] = _joined(sums[k], sums[k + reach])
-                sums[k + SPAN] = _joined(sums[k + SPAN], sums[k + SPAN + reach])
-            reach //= 2
+            fours[k] = like(fours[k], 0.0)
+        for j in range(start, min(start + BLOCK, n)):
+            for c in range(0, width, LANES):
+                u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
+                k = lane_of(p, j) * PARTS + c // LANES
+                _note(p, fours, sums, k, u)
+                _note(p, fours, sums, k + SPAN, v)
+        _close(p, fours, sums)
+    reach = SPAN // 2
+    while reach >= PARTS:
+        for k in range(reach):
+            sums[k] = _joined(sums[k], sums[k + reach])
+            sums[k + SPAN] = _joined(sums[k + SPAN], sums[k + SPAN + reach])
+        reach //= 2
 
-    return row if L.literal_value == 1 else columns
+
+# total(term, cursors, cells, n, width, fours, sums, L): sums over each row of the two vectors of
+# term(cursors, left, cells, part, L), the second of which may be None: in sums[part] and
+# sums[SPAN + part]. `fours` and `sums` have SUMS cells of the terms' type and of pairs of f64.
+total, total_of_few = _summation(_along), _summation(_along_few)
 
 
 @by_type
