@@ -171,8 +171,10 @@ def _softmax_settle(p, cells, part, product, _, top):
 
 @inlined
 def _weigh(at, left, cells, part, L):
-    tops = cells[3]
-    tops[part] = maximum(absolute(take(at[1], left, 0.0, L)), tops[part])
+    tops, traces = cells[3], cells[5]
+    size = absolute(take(at[1], left, 0.0, L))
+    tops[part] = maximum(size, tops[part])
+    traces[part] += size
 
 
 softmax = adjoint(

@@ -23,7 +23,7 @@ from pullback.cpu.atomics import lowest_bit
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import advance, compress_store, fence, filled, get, put
+from pullback.cpu.memory import advance, fence, filled, get, put, read
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
@@ -44,7 +44,8 @@ from pullback.cpu.vector import (
     sqrt,
     to_f64,
 )
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, whole_steps
+from pullback.ops.simplex.cpu_candidates import note_places, sift
+from pullback.ops.simplex.cpu_steps import BF16, LANES, ask_next, give, take, whole_steps
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     computed,
@@ -60,13 +61,13 @@ from pullback.ops.simplex.cpu_walk import (
 
 INFINITY, NAN = np.inf, np.nan
 CANDIDATES = 1024
+LONGEST = 1 << 31  # rows whose places fit their type
 ROOM = CANDIDATES + 2 * LANES
 IN_COLUMN = 512  # candidates of one of the LANES columns of a part
 COLUMN_ROOM = IN_COLUMN + 2 * LANES
 COLUMNS_ROOM = LANES * COLUMN_ROOM
 SEARCH = 16  # lanes of a search among candidates: usually they are few
 STEPS = 128  # more than any row can need
-ENOUGH = 2.0**-53  # a step as small as this is rounding
 
 
 @inlined
@@ -81,11 +82,25 @@ def _coarse(v, grid):
     return (v + grid) - grid
 
 
-@inlined
-def _exactly(v, sums, grid):
-    """Add v to a sum in two pieces, the second on a grid as fine as the first is precise."""
-    high, fine_grid = _coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
-    return sums[0] + high, sums[1] + _coarse(v - high, fine_grid)
+@by_type
+def _exactly(p, v, sums, grid):
+    """Add v to a sum in two pieces, the second on a grid as fine as the first is precise. The first
+    tells the threshold to n·2^-52, which is enough for bf16."""
+
+    def one(p, v, sums, grid):
+        return sums[0] + _coarse(v, grid), sums[1]
+
+    def two(p, v, sums, grid):
+        high, fine_grid = _coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
+        return sums[0] + high, sums[1] + _coarse(v - high, fine_grid)
+
+    return one if p.dtype == BF16 else two
+
+
+@by_type
+def _enough(p):
+    """A step as small as this is the last: rounding, or what bf16 cannot tell."""
+    return (lambda p: 2.0**-30) if p.dtype == BF16 else (lambda p: 2.0**-53)
 
 
 def projected(scale: float, terms: Callable, stride: Callable, value: Callable) -> Callable:
@@ -98,18 +113,18 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         return select(x == spread(top, x), 0.0, x - spread(top, x)) * scale  # +inf - +inf is not 0
 
     @inlined
-    def add(z, t, grid, sums):
+    def add(p, z, t, grid, sums):
         f, g = terms(maximum(0.0, z - spread(t, z)), grid)
-        high, low = _exactly(f, sums[:2], grid)
+        high, low = _exactly(p, f, sums[:2], grid)
         return high, low, sums[2] + g
 
     @inlined
-    def among(found, count, t, grid):
+    def among(p, found, count, t, grid):
         """Excess and slope at t from the candidates."""
         zero = splat(0.0, SEARCH)
         sums = zero, zero, zero
         for j in range(0, count, SEARCH):
-            sums = add(get(found, j, 1, SEARCH), t, grid, sums)
+            sums = add(p, get(found, j, 1, SEARCH), t, grid, sums)
         return over_lanes(sums)
 
     @inlined
@@ -119,7 +134,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         sums = zero, zero, zero
         for j in range(0, n, LANES):
             x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
-            sums = add(relative(x, top), t, grid, sums)
+            sums = add(cursor[0], relative(x, top), t, grid, sums)
         return over_lanes(sums)
 
     @inlined
@@ -134,27 +149,27 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         sums = zero, zero, zero
         for j in range(n):
             x = take(moved((cursor,), j, 0)[0], left, -INFINITY, LANES)
-            sums = add(relative(x, top), t, grid, sums)
+            sums = add(cursor[0], relative(x, top), t, grid, sums)
         return sums[0] + sums[1], sums[2]
 
     @inlined
     def gather(cursor, n, top, t, found):
         """Set the candidates aside, and NaN, as z. Gives how many; too many are left."""
-        p, count = cursor[0], 0
+        p, i, apart, _ = cursor
+        places, count = stack(np.int32(0), ROOM), 0 if n < LONGEST else CANDIDATES + 1
         cut = spread(computed(p, top + t * (1.0 / scale)), filled(p, 0.0, LANES))
         whole = whole_steps((cursor,), n)
         for j in range(0, whole, LANES):
-            x = take(moved((cursor,), 0, j)[0], (n - j,), -INFINITY, 1)
-            count = set_aside(x, cut, top, found, count)
+            if count <= CANDIDATES:
+                x = take(moved((cursor,), 0, j)[0], (n - j,), -INFINITY, 1)
+                count = note_places(p, places, count, j, x, cut)
         for j in range(whole, n, LANES):
-            x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
-            count = set_aside(x, cut, top, found, count)
-        return count
-
-    @inlined
-    def set_aside(x, cut, top, found, count):
-        if count <= CANDIDATES and any_lane(~(x < cut)):
-            count += compress_store(found, count, relative(x, top), ~(x < cut))
+            if count <= CANDIDATES:
+                x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
+                count = note_places(p, places, count, j, x, cut)
+        for k in range(min(count, CANDIDATES)):
+            x = splat(read(p, i + places[k] * apart), 1)
+            found[k] = lane(relative(x, top), 0)
         return count
 
     @inlined
@@ -179,42 +194,33 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         return True
 
     @inlined
-    def sift(found, count, t):
-        """Drop what is no candidate any more."""
-        kept = 0
-        for j in range(0, count, SEARCH):
-            z = get(found, j, 1, SEARCH)
-            kept += compress_store(found, kept, z, ~(z < spread(t, z)))
-        return kept
-
-    @inlined
-    def climb(t, excess, slope):
+    def climb(p, t, excess, slope):
         """One step of Newton's method: where it leads, and the step."""
         step = stride(excess, slope)
-        return select(step > ENOUGH, t + step, t), step
+        return select(step > _enough(p), t + step, t), step
 
     @inlined
-    def finish(found, count, t, grid):
+    def finish(p, found, count, t, grid):
         """The threshold from the candidates at t."""
         step = splat(0.0, 1)
         for number in range(STEPS):
             if count > SEARCH and 0 < number < 4:
-                count = sift(found, count, t)
+                count = sift(found, count, lane(t, 0))
             put(found, count, 1, splat(-INFINITY, SEARCH), False)
-            excess, slope = among(found, count, t, grid)
+            excess, slope = among(p, found, count, t, grid)
             before = t
-            t, step = climb(t, excess, slope)
+            t, step = climb(p, t, excess, slope)
             if not any_lane(t > before):
                 break
         return t, step
 
     @inlined
-    def finish_columns(lists, counts, left, t, grid):
+    def finish_columns(p, lists, counts, left, t, grid):
         """The same for each of LANES columns."""
         step = like(t, 0.0)
         for c in range(min(left, LANES)):
             found = advance(lists, c * COLUMN_ROOM)
-            root, rest = finish(found, counts[c], splat(lane_at(t, c), 1), grid)
+            root, rest = finish(p, found, counts[c], splat(lane_at(t, c), 1), grid)
             t, step = set_lane(t, c, lane(root, 0)), set_lane(step, c, lane(rest, 0))
         return t, step
 
@@ -227,10 +233,10 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             for _ in range(STEPS):
                 count = gather(cursor, n, top, t, found)
                 if count <= CANDIDATES:
-                    return finish(found, count, t, grid)
+                    return finish(cursor[0], found, count, t, grid)
                 excess, slope = along(cursor, n, top, t, grid)
                 before = t
-                t, step = climb(t, excess, slope)
+                t, step = climb(cursor[0], t, excess, slope)
                 if not any_lane(t > before):
                     break
             return t, step
@@ -240,10 +246,10 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             lists, counts = stack(0.0, COLUMNS_ROOM), stack(0, LANES)
             for _ in range(STEPS):
                 if gather_columns(cursor, n, left, top, t, lists, counts):
-                    return finish_columns(lists, counts, left, t, grid)
+                    return finish_columns(cursor[0], lists, counts, left, t, grid)
                 excess, slope = across(cursor, n, left, top, t, grid)
                 before = t
-                t, step = climb(t, excess, slope)
+                t, step = climb(cursor[0], t, excess, slope)
                 if not any_lane(t > before):
                     break
             return t, step
