@@ -1,31 +1,40 @@
-"""Candidates of a row, set aside without a branch for each: a table says where the set bits are."""
+"""What sparsemax and entmax15 look for in a row: its greatest element, the candidates for the
+support, and sums over them that do not depend on their order.
+
+Candidates are set aside without a branch for each: a table says where the set bits of a byte are.
+"""
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I8, I32, I64, Vec, inlined, op, shuffle, splatted
+from pullback.cpu.emit import I8, I32, I64, Lane, Vec, inlined, op, shuffle, splatted
+from pullback.cpu.tiles import by_type, moved
 from pullback.cpu.transfer import block_at
-from pullback.ops.simplex.cpu_steps import BF16, CLASSES
+from pullback.cpu.vector import as_float, lane, like, maximum, reduce_max, splat, to_i32
+from pullback.ops.simplex.cpu_steps import BF16, CLASSES, LANES, take, whole_steps
+from pullback.ops.simplex.cpu_walk import each
 
+INFINITY = np.inf
 LIST = ir.VectorType(I8, CLASSES)
 
 
-def _set_bits(mask: int) -> list[int]:
-    """The numbers of the set bits of a byte, and then anything."""
-    found = [k for k in range(CLASSES) if mask >> k & 1]
+def _set_bits(mask: int, apart: int) -> list[int]:
+    """Where the set bits of a byte are, in steps of `apart`, and then anything."""
+    found = [k * apart for k in range(CLASSES) if mask >> k & 1]
     return found + [0] * (CLASSES - len(found))
 
 
-def _table(b):
+def _table(b, apart: int):
     """A constant of the module: `_set_bits` of every byte."""
-    name = "pullback.simplex.set_bits"
+    name = f"pullback.simplex.set_bits.{apart}"
     if name in b.module.globals:
         return b.module.globals[name]
     kind = ir.ArrayType(LIST, 1 << CLASSES)
     table = ir.GlobalVariable(b.module, kind, name)
     table.linkage, table.global_constant = "internal", True
-    table.initializer = kind([LIST(_set_bits(mask)) for mask in range(1 << CLASSES)])
+    table.initializer = kind([LIST(_set_bits(mask, apart)) for mask in range(1 << CLASSES)])
     return table
 
 
@@ -40,22 +49,19 @@ def note_places(
 ):
     """Where x >= cut, or is NaN, in a step that begins at j of a row of p's kind: to `places` from
     `count` on. Gives the new count; CLASSES places beyond it are written too."""
-    paired = p.dtype == BF16
+    apart = 2 if p.dtype == BF16 else 1
 
     def emit(b, _p, places_, count_, j_, x_, cut_):
-        table, start = _table(b), b.trunc(j_, I32)
+        table, start = _table(b, apart), splatted(b, b.trunc(j_, I32), CLASSES)
         for k in range(0, x.n, CLASSES):
             lanes = range(k, k + CLASSES)
-            chosen = b.fcmp_unordered(
-                ">=", shuffle(b, x_, x_, lanes), shuffle(b, cut_, cut_, lanes)
-            )
-            bits = b.bitcast(chosen, I8)
-            row = b.gep(table, [I64(0), b.zext(bits, I64)])
-            where = b.zext(b.load(row), ir.VectorType(I32, CLASSES))
+            u, v = (shuffle(b, w, w, lanes) for w in (x_, cut_))
+            bits = b.bitcast(b.fcmp_unordered(">=", u, v), I8)
+            found = b.load(b.gep(table, [I64(0), b.zext(bits, I64)]))
             # Of 16 elements in pairs, the even ones come first, then the odd ones.
-            first = k // 16 * 16 + k // CLASSES % 2 if paired else k
-            where = b.mul(where, ir.Constant(where.type, [1 + paired] * CLASSES))
-            where = b.add(where, splatted(b, b.add(start, I32(first)), CLASSES))
+            first = k // 16 * 16 + k // CLASSES % 2 if apart == 2 else k
+            where = b.add(start, ir.Constant(start.type, [first] * CLASSES))
+            where = b.add(b.zext(found, start.type), where)
             b.store(where, block_at(b, places_, count_, where.type), align=4)
             count_ = b.add(count_, b.zext(b.ctpop(bits), I64))
         return count_
@@ -64,11 +70,86 @@ def note_places(
 
 
 @inlined
-def sift(found, count, least):
+def sift(found, places, count, least):
     """Drop what is less than `least`, in order; NaN stays. Gives how many are left."""
     kept = 0
     for j in range(count):
-        z = found[j]
-        found[kept] = z
+        z, place = found[j], places[j]
+        found[kept], places[kept] = z, place
         kept += 0 if z < least else 1
     return kept
+
+
+# --- the greatest element -----------------------------------------------------------------------
+
+
+@inlined
+def _tops(at, left, cells, part, L):
+    tops = cells[0]
+    tops[part] = maximum(take(at[0], left, -INFINITY, L), tops[part])  # the search will find NaN
+
+
+@op
+def _codes(p: types.CPointer, i: types.Integer, n: Lane):
+    """The codes of n neighbours as signed integers."""
+    codes = Vec(types.int16, n.literal_value)
+
+    def emit(b, p_, i_, _):
+        return b.load(block_at(b, p_, i_, codes.llvm), align=2)
+
+    return codes(p, types.int64, n), emit
+
+
+@by_type
+def find_tops(cursor, cells, n, width, L):
+    """cells[0]: the greatest elements of each row, lane by lane. In bf16 the code of what is not
+    negative grows with it, and beyond all codes of what is."""
+
+    def simply(cursor, cells, n, width, L):
+        each(_tops, (cursor,), cells, n, width, L)
+
+    def by_code(cursor, cells, n, width, L):
+        p, i, _, _ = cursor
+        whole, tops = whole_steps((cursor,), n), cells[0]
+        best = splat(np.int16(-1), LANES)
+        for j in range(0, whole, LANES):
+            best = maximum(_codes(p, i + j, LANES), best)
+        code = splat(reduce_max(best), 1)
+        if lane(code, 0) < 0:
+            each(_tops, (cursor,), cells, n, width, L)
+        else:
+            tops[0] = like(tops[0], lane(as_float(to_i32(code) << 16), 0))
+            for j in range(whole, n, LANES):
+                _tops(moved((cursor,), j, 0), n - j, cells, 0, L)
+
+    return by_code if cursor[0].dtype == BF16 and L.literal_value == 1 else simply
+
+
+# --- sums ---------------------------------------------------------------------------------------
+
+
+@inlined
+def coarse(v, grid):
+    """v, between 0 and 1, to a multiple of the grid's last place."""
+    return (v + grid) - grid
+
+
+@by_type
+def exactly(p, v, sums, grid):
+    """Add v to a sum in two pieces, the second on a grid as fine as the first is precise. The first
+    tells the threshold to n·2^-52, which is enough for bf16."""
+
+    def one(p, v, sums, grid):
+        return sums[0] + coarse(v, grid), sums[1]
+
+    def two(p, v, sums, grid):
+        high, fine_grid = coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
+        return sums[0] + high, sums[1] + coarse(v - high, fine_grid)
+
+    return one if p.dtype == BF16 else two
+
+
+@by_type
+def enough(p):
+    """A step as small as this is the last: rounding, or what bf16 cannot tell."""
+    return (lambda p: 2.0**-30) if p.dtype == BF16 else (lambda p: 2.0**-53)

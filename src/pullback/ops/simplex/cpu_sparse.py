@@ -23,7 +23,7 @@ from pullback.cpu.atomics import lowest_bit
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import advance, fence, filled, get, put, read
+from pullback.cpu.memory import advance, fence, filled, get, put, read, scalar, write
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
@@ -44,8 +44,15 @@ from pullback.cpu.vector import (
     sqrt,
     to_f64,
 )
-from pullback.ops.simplex.cpu_candidates import note_places, sift
-from pullback.ops.simplex.cpu_steps import BF16, LANES, ask_next, give, take, whole_steps
+from pullback.ops.simplex.cpu_candidates import (
+    coarse,
+    enough,
+    exactly,
+    find_tops,
+    note_places,
+    sift,
+)
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, whole_steps
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     computed,
@@ -66,41 +73,10 @@ ROOM = CANDIDATES + 2 * LANES
 IN_COLUMN = 512  # candidates of one of the LANES columns of a part
 COLUMN_ROOM = IN_COLUMN + 2 * LANES
 COLUMNS_ROOM = LANES * COLUMN_ROOM
+FEW, MANY = 256, 1 << 40  # candidates worth writing one by one; too many to be known
+SPARSE = 16  # elements of a row for each of these
 SEARCH = 16  # lanes of a search among candidates: usually they are few
 STEPS = 128  # more than any row can need
-
-
-@inlined
-def _tops(at, left, cells, part, L):
-    tops = cells[0]
-    tops[part] = maximum(take(at[0], left, -INFINITY, L), tops[part])  # the search will find NaN
-
-
-@inlined
-def _coarse(v, grid):
-    """v, between 0 and 1, to a multiple of the grid's last place."""
-    return (v + grid) - grid
-
-
-@by_type
-def _exactly(p, v, sums, grid):
-    """Add v to a sum in two pieces, the second on a grid as fine as the first is precise. The first
-    tells the threshold to n·2^-52, which is enough for bf16."""
-
-    def one(p, v, sums, grid):
-        return sums[0] + _coarse(v, grid), sums[1]
-
-    def two(p, v, sums, grid):
-        high, fine_grid = _coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
-        return sums[0] + high, sums[1] + _coarse(v - high, fine_grid)
-
-    return one if p.dtype == BF16 else two
-
-
-@by_type
-def _enough(p):
-    """A step as small as this is the last: rounding, or what bf16 cannot tell."""
-    return (lambda p: 2.0**-30) if p.dtype == BF16 else (lambda p: 2.0**-53)
 
 
 def projected(scale: float, terms: Callable, stride: Callable, value: Callable) -> Callable:
@@ -115,7 +91,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
     @inlined
     def add(p, z, t, grid, sums):
         f, g = terms(maximum(0.0, z - spread(t, z)), grid)
-        high, low = _exactly(p, f, sums[:2], grid)
+        high, low = exactly(p, f, sums[:2], grid)
         return high, low, sums[2] + g
 
     @inlined
@@ -153,10 +129,10 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         return sums[0] + sums[1], sums[2]
 
     @inlined
-    def gather(cursor, n, top, t, found):
+    def gather(cursor, n, top, t, found, places):
         """Set the candidates aside, and NaN, as z. Gives how many; too many are left."""
         p, i, apart, _ = cursor
-        places, count = stack(np.int32(0), ROOM), 0 if n < LONGEST else CANDIDATES + 1
+        count = 0 if n < LONGEST else CANDIDATES + 1
         cut = spread(computed(p, top + t * (1.0 / scale)), filled(p, 0.0, LANES))
         whole = whole_steps((cursor,), n)
         for j in range(0, whole, LANES):
@@ -167,10 +143,15 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             if count <= CANDIDATES:
                 x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
                 count = note_places(p, places, count, j, x, cut)
-        for k in range(min(count, CANDIDATES)):
-            x = splat(read(p, i + places[k] * apart), 1)
-            found[k] = lane(relative(x, top), 0)
-        return count
+        if count > CANDIDATES:
+            return count
+        kept = 0
+        for k in range(count):
+            place = places[k]
+            x = splat(read(p, i + min(place, n - 1) * apart), 1)
+            found[kept], places[kept] = lane(relative(x, top), 0), place
+            kept += 1 if place < n else 0  # where all is -inf, so is what fills the last step
+        return kept
 
     @inlined
     def gather_columns(cursor, n, left, top, t, lists, counts):
@@ -197,62 +178,64 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
     def climb(p, t, excess, slope):
         """One step of Newton's method: where it leads, and the step."""
         step = stride(excess, slope)
-        return select(step > _enough(p), t + step, t), step
+        return select(step > enough(p), t + step, t), step
 
     @inlined
-    def finish(p, found, count, t, grid):
-        """The threshold from the candidates at t."""
+    def finish(p, found, places, count, t, grid):
+        """The threshold from the candidates at t, and how many are left."""
         step = splat(0.0, 1)
+        put(found, count, 1, splat(-INFINITY, SEARCH), False)
         for number in range(STEPS):
             if count > SEARCH and 0 < number < 4:
-                count = sift(found, count, lane(t, 0))
-            put(found, count, 1, splat(-INFINITY, SEARCH), False)
+                count = sift(found, places, count, lane(t, 0))
+                put(found, count, 1, splat(-INFINITY, SEARCH), False)
             excess, slope = among(p, found, count, t, grid)
             before = t
             t, step = climb(p, t, excess, slope)
             if not any_lane(t > before):
                 break
-        return t, step
+        return t, step, count
 
     @inlined
-    def finish_columns(p, lists, counts, left, t, grid):
+    def finish_columns(p, lists, places, counts, left, t, grid):
         """The same for each of LANES columns."""
         step = like(t, 0.0)
         for c in range(min(left, LANES)):
             found = advance(lists, c * COLUMN_ROOM)
-            root, rest = finish(p, found, counts[c], splat(lane_at(t, c), 1), grid)
+            root, rest, _ = finish(p, found, places, counts[c], splat(lane_at(t, c), 1), grid)
             t, step = set_lane(t, c, lane(root, 0)), set_lane(step, c, lane(rest, 0))
-        return t, step
+        return t, step, MANY
 
     @by_type
-    def search(cursor, n, left, top, grid, found, L):
-        """The threshold of each row, and what rounding left of the last step: NaN if there was."""
+    def search(cursor, n, left, top, grid, found, places, L):
+        """The threshold of each row, and what rounding left of the last step: NaN if there was.
+        Along a row also how many candidates are left, if they are few."""
 
-        def row(cursor, n, left, top, grid, found, L):
+        def row(cursor, n, left, top, grid, found, places, L):
             t, step = splat(-1.0, 1), splat(0.0, 1)
             for _ in range(STEPS):
-                count = gather(cursor, n, top, t, found)
+                count = gather(cursor, n, top, t, found, places)
                 if count <= CANDIDATES:
-                    return finish(cursor[0], found, count, t, grid)
+                    return finish(cursor[0], found, places, count, t, grid)
                 excess, slope = along(cursor, n, top, t, grid)
                 before = t
                 t, step = climb(cursor[0], t, excess, slope)
                 if not any_lane(t > before):
                     break
-            return t, step
+            return t, step, MANY
 
-        def columns(cursor, n, left, top, grid, found, L):
+        def columns(cursor, n, left, top, grid, found, places, L):
             t, step = splat(-1.0, LANES), splat(0.0, LANES)
             lists, counts = stack(0.0, COLUMNS_ROOM), stack(0, LANES)
             for _ in range(STEPS):
                 if gather_columns(cursor, n, left, top, t, lists, counts):
-                    return finish_columns(cursor[0], lists, counts, left, t, grid)
+                    return finish_columns(cursor[0], lists, places, counts, left, t, grid)
                 excess, slope = across(cursor, n, left, top, t, grid)
                 before = t
                 t, step = climb(cursor[0], t, excess, slope)
                 if not any_lane(t > before):
                     break
-            return t, step
+            return t, step, MANY
 
         return row if L.literal_value == 1 else columns
 
@@ -275,21 +258,43 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         return absolute(cut) < INFINITY
 
     @inlined
-    def result(at, left, cells, part, L):
+    def result(x, cells, part):
         shifts, high, low = cells[1:4]
-        x = take(at[0], left, 0.0, L)
         u = (x - spread(shifts[part], x)) * scale - spread(high[part], x) - spread(low[part], x)
         return value(maximum(0.0, u))
 
     @inlined
     def plain(at, left, cells, part, L):
         ask_next(at[0], cells[6], L)
-        give(at[1], left, result(at, left, cells, part, L), L)
+        give(at[1], left, result(take(at[0], left, 0.0, L), cells, part), L)
+
+    @inlined
+    def nothing(at, left, cells, part, L):
+        ask_next(at[0], cells[6], L)
+        give(at[1], left, filled(at[1][0], 0.0, LANES), L)
+
+    @by_type
+    def write_few(x, y, cells, places, count, n, L):
+        """If the candidates are few in a row, write them into zeros. Gives whether they are."""
+
+        def row(x, y, cells, places, count, n, L):
+            if count * SPARSE > n or count > FEW or y[3]:  # what streams is written only once
+                return False
+            results = stack(scalar(x[0], 0.0), FEW)
+            for k in range(count):  # all of x is read before y is written: they may be one
+                v = splat(read(x[0], x[1] + places[k] * x[2]), 1)
+                results[k] = lane(result(v, cells, 0), 0)
+            each(nothing, (x, y), cells, n, 1, L)
+            for k in range(count):
+                write(y[0], y[1] + places[k] * y[2], results[k])
+            return True
+
+        return row if L.literal_value == 1 else (lambda x, y, cells, places, count, n, L: False)
 
     @inlined
     def guarded(at, left, cells, part, L):
-        x, y = take(at[0], left, 0.0, L), result(at, left, cells, part, L)
-        high, marks, values = cells[2], cells[4], cells[5]
+        x, (high, _, marks, values) = take(at[0], left, 0.0, L), cells[2:6]
+        y = result(x, cells, part)
         y = select(x == spread(marks[part], x), spread(values[part], x), y)
         give(at[1], left, select(is_nan(spread(high[part], x)), like(y, NAN), y), L)
 
@@ -297,7 +302,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         none, zero = filled(p, -INFINITY, LANES), filled(p, 0.0, L)
-        found = stack(0.0, ROOM)
+        found, places, few = stack(0.0, ROOM), stack(np.int32(0), ROOM), MANY
         tops, shifts, high = stack(none, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         low, marks, values = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         cells = tops, shifts, high, low, marks, values, n
@@ -309,16 +314,17 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             x, y = source(task, 2, 0, row), target(task, 2, row)
             for part in range(PARTS):
                 tops[part] = none
-            each(_tops, (x,), cells, n, width, L)
+            find_tops(x, cells, n, width, L)
             usual = True
             for c in range(0, width, LANES):
                 part = c // LANES
                 top = greatest(tops[part], L)
-                t, rest = search(moved((x,), 0, c)[0], n, width - c, top, grid, found, L)
-                there = exists(width - c, L)
+                at, there = moved((x,), 0, c)[0], exists(width - c, L)
+                t, rest, few = search(at, n, width - c, top, grid, found, places, L)
                 usual = all_lanes(settle(p, cells, part, top, t, rest) | ~there) and usual
             if usual:
-                each(plain, (x, y), cells, n, width, L)
+                if not write_few(x, y, cells, places, few, n, L):
+                    each(plain, (x, y), cells, n, width, L)
             else:
                 each_rarely(guarded, (x, y), cells, n, width, L)
         fence()
@@ -336,7 +342,7 @@ def _linear(u, grid):
 
 @inlined
 def _square(u, grid):
-    return u * u, _coarse(u, grid)
+    return u * u, coarse(u, grid)
 
 
 @inlined
