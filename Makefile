@@ -8,10 +8,13 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.core
 	$(BIN)/pullback demo
 
-# Kernels are compiled ahead, on all cores: otherwise two test processes compile the same one twice.
-test: $(VENV)/.all lint
-	$(BIN)/pullback warm
+test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+# Kernels are compiled ahead, on all cores: otherwise two test processes compile the same one twice.
+$(VENV)/.warm: $(VENV)/.all $(shell find src/pullback -name '*.py')
+	$(BIN)/pullback warm
+	touch $@
 
 test-slow: $(VENV)/.all
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -97,13 +97,16 @@ def test_plans_say_that_they_cannot_be_traced() -> None:
 
 
 def test_denormals_are_numbers_on_the_threads_of_xla() -> None:
-    tiny = np.full((512, 512), 1e-42, np.float32)
-    for threads in (1, 2):
-        pullback.set_num_threads(threads)
-        np.testing.assert_array_equal(jax.jit(pullback.cumsum)(tiny), pullback.cumsum(tiny))
+    tiny, before = np.full((512, 512), 1e-42, np.float32), pullback.get_num_threads()
+    try:
+        for threads in (1, 2):
+            pullback.set_num_threads(threads)
+            np.testing.assert_array_equal(jax.jit(pullback.cumsum)(tiny), pullback.cumsum(tiny))
+    finally:
+        pullback.set_num_threads(before)
 
 
-def test_the_number_of_threads_is_read_when_a_call_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_is_read_when_a_call_runs() -> None:
     large = np.random.default_rng(4).standard_normal((700, 700)).astype(np.float32)
     compiled = jax.jit(pullback.cumsum)
     want, before = pullback.cumsum(large), pullback.get_num_threads()
