@@ -22,30 +22,41 @@ from pullback.cpu.vector import any_lane, splat, to_f64
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
 from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
 from pullback.ops.segment.cpu_scaled import (
+    SEEN,
     factor,
+    highest,
     is_wild,
     keep,
     kept,
+    lowest,
     normalised,
     one,
     steps_between,
+    tame_between,
     times,
     valued,
     within_reach,
 )
 from pullback.ops.segment.cpu_strip import (
     as_wide,
+    fetch_strip,
     load,
     others_lanes,
     product_lanes,
     store,
     tile_elements,
 )
-from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
+from pullback.ops.segment.cpu_walk import (
+    NARROW,
+    over_long_blocks,
+    over_long_segments,
+    over_segments,
+)
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMNS,
     EMPTY,
+    FAR,
     LISTED,
     PARTIALS_AT,
     SAVED,
@@ -57,6 +68,7 @@ from pullback.ops.segment.cpu_words import (
 
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
+AT_A_TIME = 16  # rows multiplied before a look at the range; whole steps between normalisations
 STACK = BLOCK * 64  # for a product before each row of a block: 2 parts of 32 lanes, or 3 of 16
 
 
@@ -71,6 +83,14 @@ def get_product(task, part, column, count, n):
         get_first(p, here + columns, 1, count, c),
         get_first(p, here + 2 * columns, 1, count, e),
     )
+
+
+@inlined
+def fetch_product(task, part, column):
+    """Ask for a product that is soon needed: blocks lie too far apart for the machine to guess."""
+    p, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    for k in range(PARTS):
+        fetch_strip(p, (part + k) * columns + column, NARROW)
 
 
 @inlined
@@ -107,10 +127,42 @@ def now_and_then(p, product, j):
 
 @inlined
 def multiply_rows(p, places, rows, at, along, count, n):
-    """The product of the rows of a block in one strip. Normalising changes no bit but the exponent,
-    so it waits until it must be."""
-    product = one(n)
-    for j in range(rows):
+    """The product of the rows of a block in one strip, some of them at a time: in plain f64, unless
+    that comes near the ends of its range. Normalising changes no bit but the exponent. Beside it,
+    whether all was plain: then the float is the product."""
+    product, plain = one(n), steps_between(p) > 0
+    for first in range(0, rows, AT_A_TIME):
+        past = min(first + AT_A_TIME, rows)
+        m, c, e = product
+        m, tame = plain_rows(p, places, first, past, m, at, along, count, n)
+        if steps_between(p) > 0 and tame:
+            product = (m, c, e)
+        else:
+            product, plain = (
+                scaled_rows(p, places, first, past, product, at, along, count, n),
+                False,
+            )
+    return product, plain
+
+
+@inlined
+def plain_rows(p, places, first, past, m, at, along, count, n):
+    """A float times some rows, and whether it was tame after every few of them."""
+    low, high, j = splat(-1, SEEN), splat(0, SEEN), first
+    while j < past:
+        stop = min(j + steps_between(p) + 1, past)
+        while j < stop:
+            fetch_listed(p, places, j, at, n)
+            m = m * row(p, places[j] + at, along, count, n)
+            j += 1
+        low, high = lowest(m, low), highest(m, high)
+    return m, tame_between(low, high)
+
+
+@inlined
+def scaled_rows(p, places, first, past, product, at, along, count, n):
+    """A product times some rows, normalised."""
+    for j in range(first, past):
         fetch_listed(p, places, j, at, n)
         product = by_row(p, product, places[j] + at, along, count, n)
         if j & steps_between(p) == steps_between(p) and any_lane(is_wild(p, product[0])):
@@ -130,12 +182,12 @@ def product_strip(task, state, block, at, along, column, count, n):
         empty = filled_wide(target, real(task, EMPTY), n)
         store(task, target, where, along[1], count, n, empty)
         return
-    product = multiply_rows(source, places, end - start, at[0], along[0], count, n)
-    if slot < 0:
-        y = as_wide(target, valued(source, product))
-        store(task, target, where, along[1], count, n, y)
+    product, plain = multiply_rows(source, places, end - start, at[0], along[0], count, n)
+    if slot >= 0:
+        put_product(task, PARTS * slot, column, count, normalised(source, product))
     else:
-        put_product(task, PARTS * slot, column, count, product)
+        y = product[0] if plain else valued(source, normalised(source, product))
+        store(task, target, where, along[1], count, n, as_wide(target, y))
 
 
 @kernel
@@ -151,6 +203,7 @@ def combine_strip(task, target, block, at, along, column, count, n):
     s, slot, blocks, _ = block
     product = one(n)
     for k in range(slot, slot + blocks):
+        fetch_product(task, PARTS * (k + FAR), column)
         other = get_product(task, PARTS * k, column, count, n)
         product = normalised(target, times(target, product, other))
     y = as_wide(target, valued(target, product))
@@ -167,18 +220,19 @@ def combine_products(task, lo, hi):
 
 
 @inlined
-def to_rows(state, block, g, at, along, count, n):
-    """A gradient, as a product, times the product of the other rows to each row of a block."""
+def to_rows(state, block, after, g, at, along, count, n):
+    """A gradient, as a float and as a product, times the product of the other rows to each row of
+    a block."""
     memory = on_stack(as_f64_pointer(0), STACK)
     rows = block[3] - block[2]
     if steps_between(state[5]) == 0 or not plain_to_rows(
-        state, rows, memory, g, at, along, count, n
+        state, rows, memory, after, at, along, count, n
     ):
         scaled_to_rows(state, rows, memory, g, at, along, count, n)
 
 
 @inlined
-def plain_to_rows(state, rows, memory, g, at, along, count, n):
+def plain_to_rows(state, rows, memory, after, at, along, count, n):
     """In plain f64, unless a product of rows comes near the ends of its range: then False. As
     powers of two change no other bit, both ways agree.
 
@@ -186,16 +240,17 @@ def plain_to_rows(state, rows, memory, g, at, along, count, n):
     that of the rows after stays within 2^+-627: a gradient within 2^+-390 keeps it normal. One that
     is held there only leaves no trace, since the product of all others lies within 2^+-239."""
     _, target, tile, places, _, saved = state
-    before, wild = splat(1.0, n), False
-    for j in range(rows):
-        fetch_listed(saved, places, j, at[2], n)
-        put(memory, j * n, 1, before, False)
-        before = before * row(saved, places[j] + at[2], along[2], count, n)
-        if j & steps_between(saved) == steps_between(saved):
-            wild = wild or any_lane(is_wild(saved, before))
-    if wild or any_lane(is_wild(saved, before)):
+    before, low, high, j = splat(1.0, n), splat(-1, SEEN), splat(0, SEEN), 0
+    while j < rows:
+        stop = min(j + steps_between(saved) + 1, rows)
+        while j < stop:
+            fetch_listed(saved, places, j, at[2], n)
+            put(memory, j * n, 1, before, False)
+            before = before * row(saved, places[j] + at[2], along[2], count, n)
+            j += 1
+        low, high = lowest(before, low), highest(before, high)
+    if not tame_between(low, high):
         return False
-    after = valued(saved, within_reach(g))
     for i in range(rows):
         j = rows - 1 - i
         y = after * get(memory, j * n, 1, n)
@@ -207,7 +262,7 @@ def plain_to_rows(state, rows, memory, g, at, along, count, n):
 @inlined
 def scaled_to_rows(state, rows, memory, g, at, along, count, n):
     _, target, tile, places, _, saved = state
-    before, after = one(n), g
+    before, after = one(n), normalised(saved, g)
     for j in range(rows):
         keep(saved, memory, j, before, n)
         before = by_row(saved, before, places[j] + at[2], along[2], count, n)
@@ -222,11 +277,11 @@ def scaled_to_rows(state, rows, memory, g, at, along, count, n):
 
 @inlined
 def gradient_of(task, state, block, at, along, count, n):
-    """The gradient of a segment as a product."""
+    """The gradient of a segment, and the same as a product that is not normalised."""
     source = state[4]
-    v = load(source, block[0] * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
-    g, k = factor(source, to_f64(v))
-    return normalised(source, (g, splat(-0.0, n), k))
+    v = to_f64(load(source, block[0] * word(task, SEGMENT_ROW) + at[0], along[0], count, n))
+    g, k = factor(source, v)
+    return v, (g, splat(-0.0, n), k)
 
 
 @inlined
@@ -237,11 +292,11 @@ def gradient_strip(task, state, block, at, along, column, count, n):
     if size == 0:
         return False
     if slot < 0:
-        g = gradient_of(task, state, block, at, along, count, n)
-        to_rows(state, block, g, at, along, count, n)
+        v, g = gradient_of(task, state, block, at, along, count, n)
+        to_rows(state, block, v, g, at, along, count, n)
     else:
-        product = multiply_rows(saved, places, end - start, at[2], along[2], count, n)
-        put_product(task, PARTS_BACKWARD * slot, column, count, product)
+        product, _ = multiply_rows(saved, places, end - start, at[2], along[2], count, n)
+        put_product(task, PARTS_BACKWARD * slot, column, count, normalised(saved, product))
     return slot < 0
 
 
@@ -266,11 +321,15 @@ def combine_others_strip(task, saved, block, at, along, column, count, n):
     _, slot, blocks, _ = block
     before = one(n)
     for k in range(slot, slot + blocks):
+        fetch_product(task, PARTS_BACKWARD * (k + FAR), column)
+        fetch_product(task, PARTS_BACKWARD * (k + FAR) + PARTS, column)
         put_product(task, PARTS_BACKWARD * k + PARTS, column, count, before)
         other = get_product(task, PARTS_BACKWARD * k, column, count, n)
         before = normalised(saved, times(saved, before, other))
     after = one(n)
     for k in range(slot + blocks - 1, slot - 1, -1):
+        fetch_product(task, PARTS_BACKWARD * (k - FAR), column)
+        fetch_product(task, PARTS_BACKWARD * (k - FAR) + PARTS, column)
         before = get_product(task, PARTS_BACKWARD * k + PARTS, column, count, n)
         whole = normalised(saved, times(saved, before, after))
         put_product(task, PARTS_BACKWARD * k + PARTS, column, count, whole)
@@ -288,8 +347,9 @@ def combine_others(task, lo, hi):
 def hand_out_strip(task, state, block, at, along, column, count, n):
     saved, slot = state[5], block[5]
     others = get_product(task, PARTS_BACKWARD * slot + PARTS, column, count, n)
-    g = times(saved, gradient_of(task, state, block, at, along, count, n), others)
-    to_rows(state, block, normalised(saved, g), at, along, count, n)
+    _, g = gradient_of(task, state, block, at, along, count, n)
+    g = normalised(saved, times(saved, normalised(saved, g), others))
+    to_rows(state, block, valued(saved, within_reach(g)), g, at, along, count, n)
     return True
 
 

@@ -7,11 +7,12 @@ themselves as the float, and IEEE 754 does the rest. Adding -0 changes nothing, 
 nothing: it stands for an error or an exponent that is not there.
 """
 
+from llvmlite import ir
 from numba import types
 from numba.extending import overload
 
 from pullback.cpu.elementary import scale_by_power
-from pullback.cpu.emit import I64, inlined, op
+from pullback.cpu.emit import I32, I64, Vec, constant, inlined, op, shuffle
 from pullback.cpu.memory import Pointer, get, put
 from pullback.cpu.vector import (
     absolute,
@@ -33,7 +34,7 @@ BIAS = 2.0**52 + 1023
 FAR = 600.0  # f64 rows are moved by 2^600 towards 1 before they are multiplied
 UP, DOWN = 2.0**FAR, 2.0**-FAR
 LARGEST_POWER = 1022.0
-TAME, REACH = 2.0**90, 390.0  # see `cpu_product.plain_to_rows`
+TAME, REACH = 90, 390.0  # powers of two, see `cpu_product.plain_to_rows`
 
 
 @op
@@ -85,11 +86,53 @@ def is_wild(p, m):
 
 def _sometimes_wild(p, m):
     size = absolute(m)
-    return (size < like(m, 1 / TAME)) | not_le(size, like(m, TAME))
+    return (size < like(m, 2.0**-TAME)) | not_le(size, like(m, 2.0**TAME))
 
 
 def _always_wild(p, m):
     return m == m
+
+
+def _outermost(better):
+    """Whether floats are tame is asked of their exponents, and of many floats at once: what lies
+    outermost of them is kept as halves of f64 without sign, of which every second is an upper one.
+    Integers have an order that NaN keeps to."""
+
+    def outermost(m: Vec, seen: Vec):
+        def emit(b, m_, seen_):
+            bits = b.bitcast(m_, m.of(types.int64).llvm)
+            found = b.bitcast(b.shl(bits, constant(bits.type, 1)), ir.VectorType(I32, 2 * m.n))
+            known = b.bitcast(seen_, ir.VectorType(I32, 2 * seen.n))
+            while (n := found.type.count // 2) >= known.type.count:
+                ends = (shuffle(b, found, found, range(k, k + n)) for k in (0, n))
+                found = choose(b, *ends)
+            return b.bitcast(choose(b, found, known), seen.llvm)
+
+        return seen(m, seen), emit
+
+    def choose(b, u, v):
+        return b.select(b.icmp_unsigned(better, u, v), u, v)
+
+    return op(outermost)
+
+
+highest, lowest = _outermost(">"), _outermost("<")
+SEEN = 4  # words of int64 that hold an outermost; 0 and -1 before anything is seen
+
+
+@op
+def tame_between(low: Vec, high: Vec):
+    """Whether all floats that were seen lie within 2^+-TAME."""
+    least, limit = ((1023 + power) << 21 for power in (-TAME, TAME))
+
+    def emit(b, low_, high_):
+        halves = ir.VectorType(I32, 2 * low.n)
+        below = b.icmp_unsigned("<", b.bitcast(low_, halves), halves([0, least] * low.n))
+        above = b.icmp_unsigned(">", b.bitcast(high_, halves), halves([-1, limit - 1] * low.n))
+        bits = b.bitcast(b.or_(below, above), ir.IntType(2 * low.n))
+        return b.icmp_unsigned("==", bits, bits.type(0))
+
+    return types.boolean(low, high), emit
 
 
 def factor(p, v):
