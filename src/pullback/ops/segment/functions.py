@@ -20,9 +20,9 @@ class SizedFunction(Function):
     """A function that counts the segments itself where nobody says how many there are."""
 
     def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
-        given = dict(zip(self.parameters, args, strict=False), **options)
-        if given.get("num_segments") is None:
-            extent = segments_in(given.get("segment_ids"))
+        count = args[2] if len(args) > 2 else options.get("num_segments")
+        if count is None and (len(args) < 3 or "num_segments" not in options):
+            extent = segments_in(args[1] if len(args) > 1 else options.get("segment_ids"))
             if extent is not None:
                 options, args = {**options, "num_segments": extent}, args[:2]
         return super().__call__(*args, out=out, **options)
