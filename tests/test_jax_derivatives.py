@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pullback as pb
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.ops.case import Case
 from pullback.ops.lerp.functions import lerp
@@ -18,6 +19,7 @@ from test_jax import results as several
 from test_jax import some
 
 jax = pytest.importorskip("jax")
+pytest.importorskip("jax.test_util")
 jnp = jax.numpy
 
 SUBJECTS = list(subjects().values())
@@ -252,3 +254,24 @@ def test_numpy_tangents_and_cotangents_are_welcome() -> None:
     x = jnp.asarray(X)
     value, pull = jax.vjp(linear_scan, x, x)
     assert pull(X)[0].shape == jax.jvp(linear_scan, (x, x), (X, X))[1].shape == value.shape
+
+
+def test_numpy_arrays_among_jax_arrays_are_jax_arrays() -> None:
+    x, ids = np.random.default_rng(0).normal(size=(4, 3)), np.array([0, 1, 1, 0])
+    want = pb.segment_sum(x, ids, 2)
+    for data, index in ((jnp.asarray(x), ids), (x, jnp.asarray(ids))):
+        got = pb.segment_sum(data, index, 2)
+        assert isinstance(got, jax.Array)
+        assert (np.asarray(got) == want).all()
+    summed = jax.jit(lambda data: pb.segment_sum(data, ids, 2))(x)
+    assert (np.asarray(summed) == want).all()
+    jax.test_util.check_grads(
+        lambda data: pb.segment_prod(data, jnp.asarray(ids), 2), (x,), order=2
+    )
+    assert jax.grad(pb.cumprod)(2.0) == 1
+    with jax.enable_x64(False):
+        huge = np.array([0, 1, 1 << 32, 0])  # not 0, whatever JAX has for integers
+        with pytest.raises(pb.IndexOutOfRange):
+            pb.segment_sum(jnp.ones((4, 3)), huge, 2)
+        with pytest.raises(pb.Unsupported, match="a jax array"):
+            pb.lerp(jnp.ones(3), np.ones(3), 0.5)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import pullback
 from pullback import IndexOutOfRange, InvalidProblem, Unsupported
@@ -72,8 +73,8 @@ def test_what_tracing_can_see_is_raised_while_tracing() -> None:
 def test_immutable_and_mixed_arrays_are_refused() -> None:
     with pytest.raises(Unsupported, match="`out` must be None, since JAX arrays are immutable"):
         pullback.cumsum(jnp.asarray(X), out=jnp.asarray(X))
-    with pytest.raises(Unsupported, match="`segment_ids` must be a jax array, as the others"):
-        segments(jnp.asarray(X), IDS)
+    with pytest.raises(Unsupported, match="`b` must be a jax array, as the others"):
+        pullback.lerp(jnp.asarray(X), torch.ones(X.shape), 0.5)
 
 
 def test_plans_say_that_they_cannot_be_traced() -> None:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from pullback.contract.element import INDICES, describe, kind_of_dtype
 from pullback.contract.errors import Unsupported
 from pullback.frontends.jax_primitive import call_p
 from pullback.frontends.jax_site import PLAIN, Origin, Site, typed
@@ -26,6 +27,7 @@ from pullback.plan.plan import remember
 from pullback.tensor.adapters import family_of
 
 Array = Any
+canonical = jax.dtypes.canonicalize_dtype
 
 _CALLS: dict[Any, Compiled] = {}
 
@@ -47,6 +49,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         raise
     if compiled is None:
         compiled = remember(_CALLS, key, _compiled(_site(function, args, options)))
+    arrays = [_joined(array) if isinstance(array, np.ndarray) else array for array in arrays]
     for array in arrays:
         if isinstance(array, jax.core.Tracer):
             results = call_p.bind(*_varying_alike(arrays), site=compiled.site)
@@ -63,7 +66,7 @@ def _part(value: Any, arrays: list[Array]) -> Any:
     adapter = family_of(value)
     if adapter is not None and not isinstance(value, np.generic):
         arrays.append(value)
-        return adapter.family
+        return (adapter.family, value.dtype) if isinstance(value, np.ndarray) else adapter.family
     if hasattr(value, "bundle"):
         arrays += _tables(value).values()
     return typed(value)
@@ -77,9 +80,9 @@ def _site(function: Function, args: tuple[Any, ...], options: dict[str, Any]) ->
         adapter = family_of(value)
         # A NumPy scalar is a number, like Python's.
         if adapter is not None and not isinstance(value, np.generic):
-            if adapter.family != "jax":
+            if adapter.family != "jax" and not _may_join(value):
                 expected = "a jax array, as the others"
-                raise Unsupported(function.name, name, expected, adapter.family)
+                raise Unsupported(function.name, name, expected, describe(value))
             operands.append((name, None))
             del others[name]
         elif hasattr(value, "bundle"):
@@ -88,6 +91,21 @@ def _site(function: Function, args: tuple[Any, ...], options: dict[str, Any]) ->
             models = {part: jax.ShapeDtypeStruct(t.shape, t.dtype) for part, t in tables.items()}
             others[name] = replace(value, **models)
     return Site(function, tuple(operands), others)
+
+
+def _may_join(value: Any) -> bool:
+    """A NumPy array among JAX arrays is one of them, if it need not be cast for that; indices are
+    whatever integers JAX has."""
+    kind = kind_of_dtype(value.dtype) if isinstance(value, np.ndarray) else None
+    return kind is not None and (kind in INDICES or canonical(value.dtype) == value.dtype)
+
+
+def _joined(array: Array) -> Array:
+    """A NumPy array as JAX's. An id outside of JAX's integers must not wrap into range."""
+    if array.dtype.kind == "i" and canonical(array.dtype) != array.dtype:
+        limits = np.iinfo(canonical(array.dtype))
+        array = np.clip(array, limits.min, limits.max)
+    return jnp.asarray(array)
 
 
 _TABLES: WeakKeyDictionary[Any, dict[tuple[str, bool], Array]] = WeakKeyDictionary()
@@ -102,10 +120,7 @@ def _tables(bundle: Any) -> dict[str, Array]:
             continue
         if isinstance(table, np.ndarray):
             if (part, wide) not in known:
-                # Without x64 an id outside of int32 must not wrap into the range of segments.
-                limits = np.iinfo(np.int32)
-                kept = table if wide else np.clip(table, limits.min, limits.max)
-                known[part, wide] = jnp.asarray(kept)
+                known[part, wide] = _joined(table)
             table = known[part, wide]
         found[part] = table
     return found

@@ -83,6 +83,8 @@ def _call_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, site: Site
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     calculus, moving = site.calculus, _present(tangents)
+    # Python's numbers, which jax.grad passes on as they are.
+    primals = [jnp.asarray(value) if isinstance(value, float) else value for value in primals]
     arrays: dict[Origin, Array] = dict(zip(site.operands, primals, strict=True))
     moved = tuple(site.operands[i] for i in moving)
     if calculus.composed is not None:

@@ -9,11 +9,13 @@ import numpy as np
 
 from pullback.contract.errors import BufferTooSmall
 from pullback.frontends.ready import Ready, prepare
-from pullback.plan.function import Function
+from pullback.plan.function import FRONT_ENDS, Function
 from pullback.plan.plan import exact, remember
 from pullback.tensor.adapters import (
+    JAX,
     NUMPY,
     SAFE_OWNERS,
+    TRACED,
     check_inside_owner,
     family_of,
     numpy_address,
@@ -41,6 +43,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         ready = _READY.get(key)
     except TypeError:  # an unhashable argument: binding names it
         ready = None
+    if ready is None and any(family_of(v) in (JAX, TRACED) for v in (*args, *options.values())):
+        return FRONT_ENDS["jax"]()(function, args, options, out)  # NumPy arrays among JAX's
     if ready is None:
         ready = remember(_READY, key, prepare(function, args, options, out, _maker))
     if outline is not None:
