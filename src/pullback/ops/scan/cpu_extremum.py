@@ -6,13 +6,17 @@ value keeps its own bits. An element is a *record* if it takes over the extremum
 
 import math
 
-from pullback.cpu.emit import inlined
+from numba import types
+
+from pullback.cpu.emit import I32, Lane, Vec, constant, inlined, op, shaped
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import fence
+from pullback.cpu.memory import _encoded, fence
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import (
+    _size,
+    _Tile,
     earlier,
     last,
     lines_across,
@@ -42,6 +46,26 @@ from pullback.ops.scan.cpu_sum import BLOCK
 CELLS = 256
 LINES = 8  # side by side in a tile across
 INFINITY = math.inf
+
+
+@op
+def store_as_is(cursor: types.BaseTuple, size: object, v: Vec, L: Lane):
+    """What came from such memory: of bf16, the upper half of f32, nothing is rounded off."""
+    rows = v.n // L.literal_value
+
+    def emit(b, cursor_, size_, v_, _L):
+        tile = _Tile(b, cursor, cursor_, rows, L.literal_value)
+        if cursor[0].dtype == types.uint16:
+            bits = b.bitcast(v_, shaped(I32, v_.type))
+            raw = b.trunc(b.lshr(bits, constant(bits.type, 16)), tile.raw)
+        else:
+            raw = _encoded(b, cursor[0], v_, v.dtype)
+        if isinstance(size, types.NoneType):
+            tile.store(raw)
+        else:
+            tile.store_part(raw, *_size(b, size_))
+
+    return types.void(cursor, size, v, L), emit
 
 
 @inlined
@@ -138,7 +162,7 @@ def _forward(extrema, simple, wins):
         x, y, sign = at
         v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
         y_ = extrema(v, state[0], L)[0]
-        store(y, size, flipped(y_, sign), L)
+        store_as_is(y, size, flipped(y_, sign), L)
         return (last(y_, L),)
 
     @inlined
@@ -154,7 +178,7 @@ def _forward(extrema, simple, wins):
         there = select(
             there < 0, spread(holder, there), ((there ^ direction) - direction) + position
         )
-        store(y, size, flipped(y_, sign), L)
+        store_as_is(y, size, flipped(y_, sign), L)
         store(indices, size, there, L)
         return last(y_, L), last(there, L), position + ((BLOCK ^ direction) - direction)
 

@@ -16,7 +16,7 @@ from pullback.cpu.memory import fence, filled_wide, on_stack, scalar_wide, write
 from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import sweep_back
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
-from pullback.cpu.tile_blocks import halved, in_blocks_back, steps_of
+from pullback.cpu.tile_blocks import in_blocks_back, steps_of
 from pullback.cpu.tiles import (
     by_type,
     earlier,
@@ -33,7 +33,7 @@ from pullback.cpu.tiles import (
     stack,
     store,
 )
-from pullback.cpu.vector import lane_at, like, mask_bits, select, splat
+from pullback.cpu.vector import half, lane_at, like, mask_bits, select, splat
 from pullback.ops.scan.cpu_extremum import (
     LINES,
     first_extrema,
@@ -80,27 +80,46 @@ def bits_later(bits: types.Integer, k: Lane, L: Lane):
 
 @op
 def total(v: Vec, L: Lane):
-    """The sum of the steps of a block: what `suffix_sums` by doubling gives for the first."""
+    """The sums of the steps of each block: what `suffix_sums` by doubling gives for the first."""
+    blocks = v.n // (BLOCK * L.literal_value)
+    together = L.literal_value == 1 and blocks == 4 and v.dtype == types.float32
 
     def emit(b, v_, _L):
-        while v_.type.count > L.literal_value:
-            lanes = range(v_.type.count)
-            odd = [i // L.literal_value % 2 for i in lanes]
-            halves = ([i for i in lanes if odd[i] == k] for k in (0, 1))
-            v_ = b.fadd(*(shuffle(b, v_, v_, half) for half in halves))
-        return v_
+        return _totals_of_four(b, v_) if together else _totals(b, v_, L.literal_value)
 
-    return Vec(v.dtype, L.literal_value)(v, L), emit
+    return Vec(v.dtype, blocks * L.literal_value)(v, L), emit
+
+
+def _totals(b: ir.IRBuilder, v: ir.Value, L: int) -> ir.Value:
+    lanes = v.type.count // BLOCK
+    while v.type.count > lanes:
+        odd = [i // L % 2 for i in range(v.type.count)]
+        halves = ([i for i, k in enumerate(odd) if k == half] for half in (0, 1))
+        v = b.fadd(*(shuffle(b, v, v, half) for half in halves))
+    return v
+
+
+# Of two vectors of eight, the even and the odd lanes, without crossing 128 bits.
+_EVEN, _ODD = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
+
+
+def _totals_of_four(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
+    """The same, four blocks of one line at a time."""
+    parts = [shuffle(b, v, v, range(k, k + BLOCK)) for k in range(0, v.type.count, BLOCK)]
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [b.fadd(shuffle(b, *p, _EVEN), shuffle(b, *p, _ODD)) for p in pairs]
+    return b.fadd(*(shuffle(b, parts[0], parts[0], range(k, k + 4)) for k in (0, 4)))
 
 
 @by_type
-def totals_back(g, carry, L):
+def totals_back(totals, carry, L):
     """The totals of all blocks added to what comes after them, last one first."""
-    if g.n == BLOCK * L.literal_value:
-        return lambda g, carry, L: carry + total(g, L)
+    if totals.n == L.literal_value:
+        return lambda totals, carry, L: carry + totals
 
-    def halves(g, carry, L):
-        return totals_back(halved((g,), 0)[0], totals_back(halved((g,), 1)[0], carry, L), L)
+    def halves(totals, carry, L):
+        return totals_back(half(totals, 0), totals_back(half(totals, 1), carry, L), L)
 
     return halves
 
@@ -198,7 +217,7 @@ def gradient_tile(at, size, state, L):
     records = marks[0][marks[1] // lanes_to_a_word(L)]
     if records == 0:
         store(dx, size, like(g, 0.0), L)
-        return totals_back(g, carry, L), seen, held
+        return totals_back(total(g, L), carry, L), seen, held
     if records == every_bit(L):
         s = g + later(like(g, -0.0), spread(carry, g), 1, L)
         store(dx, size, s, L)
