@@ -28,7 +28,7 @@ from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle
 from pullback.cpu.memory import _decoded, _encoded
 from pullback.cpu.tile_blocks import opaque
 from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
-from pullback.ops.scan.cpu_pairs import _combined, _is_bf16, _rounded, _splat, parted_words
+from pullback.ops.scan.cpu_pairs import _combined, _rounded, _splat, parted_words
 from pullback.ops.scan.cpu_quads import common_step, straight
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 
@@ -36,6 +36,10 @@ STEPS: Final = 4  # of a quad
 OCTET: Final = 2 * STEPS
 ROWS: Final = 4 * OCTET  # of a tile along the axis
 F32, HALF = ir.FloatType(), ir.IntType(16)
+
+
+def _is_bf16(p: types.CPointer) -> bool:
+    return p.dtype == types.uint16
 
 
 def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int) -> _Tile:
@@ -170,10 +174,12 @@ def load_octets(cursor: types.BaseTuple, size: object, fill: types.Float, rows: 
 
 
 @op
-def store_octets(cursor: types.BaseTuple, size: object, v: types.UniTuple, numbers: Lane, L: Lane):
-    pointer, width = cursor[0], L.literal_value
+def store_octets(cursor: object, size: object, v: types.UniTuple, numbers: Lane, L: Lane):
+    if isinstance(cursor, types.NoneType):
+        return types.void(cursor, size, v, numbers, L), lambda *_: None
+    pointer, width = cursor[0], L.literal_value  # type: ignore[index]
     rows = STEPS * v.dtype.n // width
-    along = width == 1 and rows == ROWS and numbers.literal_value
+    along = width == 1 and rows == ROWS and (numbers.literal_value or not _is_bf16(pointer))
 
     def emit(b, cursor_, size_, v_, _numbers, _L):
         tile = _tile(b, cursor, cursor_, rows, width)

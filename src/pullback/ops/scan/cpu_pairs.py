@@ -1,7 +1,7 @@
-"""Pairs: the even and the odd steps of a tile of halves, apart.
+"""Pairs: the even and the odd steps of a tile of bf16, apart.
 
-Two neighbours in 16 bits each are one word of 32: a shift and a mask part them, where other ways
-take shuffles; and sums of pairs are half as many to scan. Eight steps, four pairs, are a block.
+Two neighbours are one word of 32 bits: a shift and a mask part them, where other ways take
+shuffles; and sums of pairs are half as many to scan. Eight steps, four pairs, are a block.
 
     load_pairs(cursor, size, fill, back, L)    (even, odd) steps; back: from the end of the tile
     store_pairs(cursor, size, v, back, numbers, L)   numbers: no NaN among them
@@ -17,14 +17,10 @@ from numba import types
 
 from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shaped, shuffle
 from pullback.cpu.memory import _decoded, _encoded
-from pullback.cpu.tiles import _joined, _mask, _size, _Tile
+from pullback.cpu.tiles import _mask, _size, _Tile
 
 PAIRS: Final = 4  # of a block
 F32 = ir.FloatType()
-
-
-def _is_bf16(p: types.CPointer) -> bool:
-    return p.dtype == types.uint16
 
 
 def _rows(L: int) -> int:
@@ -56,38 +52,7 @@ def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, L: int) -> _Ti
     return tile
 
 
-# f16 is parted as f32, sixteen steps at a time: quarters 0 and 2, 1 and 3 meet first, so that
-# nothing crosses 128 bits.
-_QUARTERS = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
-_EVEN, _ODD = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
-_LOW, _HIGH = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
-
-
-def _parted_f16(b, pointer, raw: ir.Value) -> tuple[ir.Value, ir.Value]:
-    even, odd = [], []
-    for start in range(0, raw.type.count, 16):
-        u, v = (
-            _decoded(b, pointer, shuffle(b, raw, raw, [start + k for k in q]), types.float32)
-            for q in _QUARTERS
-        )
-        even.append(shuffle(b, u, v, _EVEN))
-        odd.append(shuffle(b, u, v, _ODD))
-    return _joined(b, even), _joined(b, odd)
-
-
-def _joined_f16(b, pointer, even: ir.Value, odd: ir.Value) -> ir.Value:
-    out = []
-    for start in range(0, even.type.count, 8):
-        eight = range(start, start + 8)
-        pair = shuffle(b, even, even, eight), shuffle(b, odd, odd, eight)
-        u, v = (_encoded(b, pointer, shuffle(b, *pair, k), types.float32) for k in (_LOW, _HIGH))
-        out += [shuffle(b, u, v, q) for q in _QUARTERS]
-    return _joined(b, out)
-
-
 def _decoded_pairs(b, pointer, raw: ir.Value, L: int) -> tuple[ir.Value, ir.Value]:
-    if L == 1 and not _is_bf16(pointer):
-        return _parted_f16(b, pointer, raw)
     if L == 1:
         return parted_words(b, raw)
     even, odd = _parted(b, raw, L)
@@ -116,11 +81,7 @@ def _rounded(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.add(bits, b.add(odd, constant(bits.type, 0x7FFF)))
 
 
-def _encoded_numbers(b, pointer, even: ir.Value, odd: ir.Value, L: int) -> ir.Value:
-    if not _is_bf16(pointer):
-        if L == 1:
-            return _joined_f16(b, pointer, even, odd)
-        return _encoded(b, pointer, _interleaved(b, even, odd, L), types.float32)
+def _encoded_numbers(b, even: ir.Value, odd: ir.Value, L: int) -> ir.Value:
     even, odd = _rounded(b, even), _rounded(b, odd)
     if L == 1:
         return _combined(b, even, odd)
@@ -173,7 +134,7 @@ def store_pairs(
         parts = [b.extract_value(v_, k) for k in range(2)]
         even, odd = parts[::-1] if back.literal_value else parts
         if numbers.literal_value:
-            raw = _encoded_numbers(b, pointer, even, odd, width)
+            raw = _encoded_numbers(b, even, odd, width)
         else:
             raw = _encoded(b, pointer, _interleaved(b, even, odd, width), types.float32)
         if isinstance(size, types.NoneType):

@@ -30,7 +30,9 @@ from pullback.cpu.tiles import (
     store,
 )
 from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, splat
+from pullback.ops.scan.cpu_octets import both_quads, load_octets, quads, store_octets
 from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
+from pullback.ops.scan.cpu_quads import chained, chained_back
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 BLOCK = 8
@@ -144,8 +146,7 @@ def _scanned(tiles, state, way, L):
 @by_type
 def sum_tile(at, size, state, way, L):
     """The sums of a tile; without a second tensor, only the state after it."""
-    halves = STORAGE[at[0][0].dtype].wide == types.float32
-    return _sum_pairs if halves else _sum_steps
+    return SUM_TILES.get(at[0][0].dtype, _sum_steps)
 
 
 def _sum_steps(at, size, state, way, L):
@@ -196,6 +197,62 @@ def _sum_pairs(at, size, state, way, L):
     else:
         store_pairs(y, size, (even, odd), way, 1, L)
     return total, base
+
+
+@inlined
+def _plus(carry, totals):
+    return carry + totals[0]
+
+
+@by_type
+def _in_order(v, way):
+    """Columns in the order of memory in that of the walk, and back."""
+    if way.literal_value == BACK:
+        return lambda v, way: (v[3], v[2], v[1], v[0])
+    return lambda v, way: v
+
+
+@by_type
+def _octets_scanned(p, v, total, base, way, L):
+    """From the sums of each quad: what enters it, and the total after them."""
+    if way.literal_value == BACK:
+
+        def backwards(p, v, total, base, way, L):
+            first = quads(p, v, 1, L)
+            c, total = chained_back(_plus, total, (first + quads(p, v, 0, L),), L)
+            c = spread(base, c) + c
+            return both_quads(p, c + first, c, L), total
+
+        return backwards
+
+    def forwards(p, v, total, base, way, L):
+        first = quads(p, v, 0, L)
+        c, total = chained(_plus, total, (first + quads(p, v, 1, L),), L)
+        c = spread(base, c) + c
+        return both_quads(p, c, c + first, L), total
+
+    return forwards
+
+
+def _sum_octets(at, size, state, way, L):
+    x, y = at
+    total, base = state
+    v = _in_order(load_octets(x, size, -0.0, sum_rows(x[0], L), L), way)
+    second = v[0] + v[1]
+    third = second + v[2]
+    fourth = third + v[3]
+    c, total = _octets_scanned(x[0], fourth, total, base, way, L)
+    v = c + v[0], c + second, c + third, c + fourth
+    if any_lane(is_nan(total + base)):
+        v = one_nan(v[0]), one_nan(v[1]), one_nan(v[2]), one_nan(v[3])
+        store_octets(y, size, _in_order(v, way), 0, L)
+    else:
+        store_octets(y, size, _in_order(v, way), 1, L)
+    return total, base
+
+
+# bf16 parts into pairs by a shift and a mask; f16 is turned while it is converted.
+SUM_TILES = {types.int16: _sum_octets, types.uint16: _sum_pairs}
 
 
 @by_type
