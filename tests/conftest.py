@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from pullback.contract.element import ElementKind
 from pullback.verify.subject import Subject
 
 
 def pytest_make_parametrize_id(config: Any, val: Any, argname: str) -> str | None:
     if isinstance(val, Subject):
         return val.name
+    if isinstance(val, ElementKind):
+        return val.name.lower()
     return getattr(val, "__name__", None)
 
 
@@ -18,3 +21,8 @@ def pytest_collection_finish(session: Any) -> None:
     """Frameworks and thousands of tests are here to stay: the cycle collector may pass them by."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure(config: Any) -> None:
+    """At exit all of it is to be freed: extension modules report what is left."""
+    gc.unfreeze()

@@ -2,9 +2,6 @@
 
 import hashlib
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +9,13 @@ import numpy as np
 import pytest
 from numba import njit
 
-from compiled import as_kernel
+from compiled import SSE, as_kernel, in_new_process
 from pullback.cpu import elementary as el
 from pullback.cpu import memory as mem
 from pullback.cpu import vector as vec
 
 POINTER = {np.float32: mem.as_f32_pointer, np.float64: mem.as_f64_pointer}
 DTYPES = pytest.mark.parametrize("dtype", POINTER)
-SSE = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 
 
 def applied(function: Callable, x: np.ndarray, lanes: int = 8) -> np.ndarray:
@@ -138,18 +134,9 @@ def digest() -> str:
     return hashlib.sha256(b"".join(r.tobytes() for r in results)).hexdigest()
 
 
-def _in_new_process(code: str, where: Path, **env: str) -> str:
-    path = os.pathsep.join([str(where), *sys.path])
-    run = [sys.executable, "-c", code]
-    env = os.environ | {"PYTHONPATH": path} | env
-    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def test_same_bits_without_avx_and_fma() -> None:
     code = "import test_elementary as t; print(t.digest())"
-    assert _in_new_process(code, Path(__file__).parent, **SSE) == digest()
+    assert in_new_process(code, **SSE) == digest()
 
 
 CACHED = """
@@ -176,6 +163,6 @@ assert np.allclose(y, np.exp(x), rtol=1e-3)
 print(sum(cached.kernel.stats.cache_hits.values()))
 """
     runs = [
-        _in_new_process(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2)
+        in_new_process(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2)
     ]
     assert runs == ["0", "1"]

@@ -39,12 +39,6 @@ from pullback.verify.subject import Arguments, Subject
 SMALL = 7 * 24  # elements at most in the arguments of laws that do not depend on size
 
 
-def _id(value: Any) -> str:
-    if isinstance(value, ElementKind):
-        return value.name.lower()
-    return str(getattr(value, "name", None) or getattr(value, "__name__", value))
-
-
 def _keep(
     law: Callable[[Subject, Arguments], Any], tried: Iterator[tuple[str, Any]], subject: Subject
 ) -> None:
@@ -55,7 +49,7 @@ def _keep(
             pytest.fail(f"{name}: {broken}")
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_equals_the_oracle(subject: Subject) -> None:
     _keep(laws.equals_the_oracle, ((name, given) for _, name, given in dealt(subject)), subject)
 
@@ -98,8 +92,8 @@ def test_the_share_meets_every_border(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("element", FLOATS, ids=_id)
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_equals_the_oracle_on_every_case(subject: Subject, element: ElementKind) -> None:
     share = 1 if subject.family in ROWS else 3
     _keep(laws.equals_the_oracle, trials(subject, element, share), subject)
@@ -126,7 +120,7 @@ def _any_layout(subject: Subject, layout: str, element: ElementKind, most: int) 
     _keep(law, _small(subject, element, most), subject)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_any_layout(subject: Subject) -> None:
     """Two layouts for each function, in two elements."""
     turn = SUBJECTS.index(subject)
@@ -135,14 +129,14 @@ def test_any_layout(subject: Subject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", laws.LAYOUTS, ids=_id)
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("layout", laws.LAYOUTS)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_any_layout_of_every_element(subject: Subject, layout: str) -> None:
     for element in FLOATS:
         _any_layout(subject, layout, element, 3)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_offsets_of_64_bits(subject: Subject) -> None:
     """No offset is computed in 32 bits, in any tensor of any kernel."""
     far = Interpreted(subject.function, subject.family, far_apart)
@@ -156,16 +150,16 @@ def test_offsets_of_64_bits(subject: Subject) -> None:
 MEMORY = [laws.leaves_no_traces, laws.works_in_place]
 
 
-@pytest.mark.parametrize("law", MEMORY, ids=_id)
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("law", MEMORY)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_law(law: Callable[[Subject, Arguments], Any], subject: Subject) -> None:
     element = FLOATS[SUBJECTS.index(subject) % len(FLOATS)]
     _keep(law, _small(subject, element, 1), subject)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", MEMORY, ids=_id)
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("law", MEMORY)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_law_on_every_element(law: Callable[[Subject, Arguments], Any], subject: Subject) -> None:
     for element in FLOATS:
         _keep(law, _small(subject, element, 4), subject)
@@ -176,7 +170,7 @@ def test_law_on_every_element(law: Callable[[Subject, Arguments], Any], subject:
 CHUNKED_SUBJECTS = [s for s in SUBJECTS if s.family in CHUNKED]
 
 
-@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS)
 def test_chunks(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of several chunks, in every element and both directions."""
     monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
@@ -189,7 +183,7 @@ def _chunks_in_place(subject: Subject, element: ElementKind) -> None:
         laws.works_in_place(subject, chunked(subject, element))
 
 
-@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS)
 def test_chunks_in_place(subject: Subject) -> None:
     """Chunks of a row run in any order on a GPU, and may overwrite what others read: neighbours
     are kept in scratch, so the result is that of fresh memory."""
@@ -197,14 +191,14 @@ def test_chunks_in_place(subject: Subject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("element", FLOATS, ids=_id)
-@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS)
 def test_chunks_in_place_of_every_element(subject: Subject, element: ElementKind) -> None:
     _chunks_in_place(subject, element)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", CHUNKED_SUBJECTS)
 def test_long_rows_in_place(subject: Subject) -> None:
     rng = np.random.default_rng(2)
     case = row_case(rng, "long", rng.standard_normal(LONG), 0, False)
@@ -286,7 +280,7 @@ def _has_the_bits_of_the_cpu(subject: Any, arguments: Arguments) -> None:
             assert laws.same_bits(got, want)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_the_bits_of_the_cpu_where_promised(subject: Subject) -> None:
     for element in (ElementKind.F32, ElementKind.BF16):
         _keep(_has_the_bits_of_the_cpu, _small(subject, element, 1), subject)

@@ -33,10 +33,6 @@ def _x64() -> Iterator[None]:
         yield
 
 
-def _id(value: object) -> str:
-    return value.name.lower() if isinstance(value, ElementKind) else str(value)
-
-
 def is_smooth(arguments: Arguments) -> bool:
     """Few numbers, finite, no two alike and none zero: no tie, no edge of a support."""
     floats = [v for v in arguments.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
@@ -139,7 +135,7 @@ def check_derivatives(function: Function, arrays: Sequence[Any], order: int) -> 
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_derivatives_to_second_order(subject: Subject) -> None:
     check_derivatives(*of_floats(subject, smooth(subject)), 2)
 
@@ -161,8 +157,8 @@ def backward_arguments(
     return {name: known[name] for name in backward.parameters if name in known}
 
 
-@pytest.mark.parametrize("element", FLOATS, ids=_id)
-@pytest.mark.parametrize("subject", FORWARDS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("subject", FORWARDS)
 def test_gradients_have_the_bits_of_the_backward(subject: Subject, element: ElementKind) -> None:
     backward = subjects()[f"{subject.name}_backward"].function
     rng = np.random.default_rng(0)

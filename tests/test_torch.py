@@ -22,15 +22,11 @@ from tensors import array, several, tensor, tensors  # noqa: E402
 FORWARDS = [subject for subject in SUBJECTS if subject.forward is None]
 
 
-def _id(value: object) -> str:
-    return value.name.lower() if isinstance(value, ElementKind) else str(value)
-
-
 # --- bits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("element", FLOATS, ids=_id)
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_has_the_bits_of_numpy(subject: Subject, element: ElementKind) -> None:
     for name, arguments in laws.trials(subject, element, every=15):
         results = several(subject.function(**tensors(arguments)))
@@ -65,8 +61,8 @@ def gradients(subject: Subject, arguments: Arguments, dy: Any) -> dict[str, Any]
     return calculus.pull(NumPy, dy, **{n: known[n] for n in asked(calculus.pull)})  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("element", FLOATS, ids=_id)
-@pytest.mark.parametrize("subject", FORWARDS, ids=_id)
+@pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("subject", FORWARDS)
 def test_gradients_have_the_bits_of_numpy(subject: Subject, element: ElementKind) -> None:
     for name, arguments in laws.trials(subject, element, every=40):
         given = tensors(arguments, grad=True)
@@ -80,7 +76,7 @@ def test_gradients_have_the_bits_of_numpy(subject: Subject, element: ElementKind
             assert laws.same_bits(array(got), want), name
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=_id)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_strides_are_taken_as_they_are(subject: Subject) -> None:
     for arguments in smooth(subject):
         given = tensors(arguments)

@@ -3,10 +3,7 @@
 import ctypes
 import hashlib
 import mmap
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -16,7 +13,7 @@ import pytest
 from numba import njit, types
 from numba.core.errors import TypingError
 
-from compiled import as_kernel
+from compiled import SSE, as_kernel, in_new_process
 from pullback.cpu import memory as mem
 from pullback.cpu import vector as vec
 from pullback.cpu.emit import Vec
@@ -30,7 +27,6 @@ POINTER = {
     "i64": (mem.as_i64_pointer, np.dtype(np.int64)),
 }
 SOFT = {"PULLBACK_SOFT_F16": "1"}
-SSE = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 
 
 def mapped(
@@ -61,16 +57,6 @@ def same(got: np.ndarray, expected: np.ndarray) -> bool:
     nan = np.isnan(got.astype(np.float64)) & np.isnan(expected.astype(np.float64))
     codes = f"u{got.itemsize}"
     return bool(((got.view(codes) == expected.view(codes)) | nan).all())
-
-
-def elsewhere(code: str, **env: str) -> str:
-    """Run a line that knows this module as `t` in a new process; its output."""
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    run = [sys.executable, "-c", f"import test_vector as t; {code}"]
-    env = os.environ | {"PYTHONPATH": path} | env
-    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 # --- lanes and operators ------------------------------------------------------------------------
@@ -356,7 +342,8 @@ def test_16_bit(name: str) -> None:
 
 @pytest.mark.parametrize("env", [SOFT, SSE], ids=["asked for", "no f16c"])
 def test_soft_f16(env: dict[str, str]) -> None:
-    assert elsewhere("t.check_16_bit('f16'); print(t.digest_f16())", **env) == digest_f16()
+    code = "import test_vector as t; t.check_16_bit('f16'); print(t.digest_f16())"
+    assert in_new_process(code, **env) == digest_f16()
 
 
 def test_rounding_twice_is_refused() -> None:
