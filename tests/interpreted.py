@@ -231,25 +231,25 @@ def trials(
 
 # Of how many of a family's own cases a function meets one.
 SHARE = {"lerp": 12, "segment": 16, "embedding": 40}
-# Families with functions enough to share the cases of tiles among them, but for these.
-HALVED = (*ROWS, "segment")
+# Families with functions enough to share the cases of tiles, a third each, but for those below.
+SHARED = ("scan", "simplex", "segment")
 ALWAYS = ("hostile", "long", "long columns", "long sums")
 # Chunks have a law of their own, on shorter rows.
 CHUNKED = ("scan", "recurrence")
 
 
 def dealt(subject: Interpreted) -> Iterator[tuple[ElementKind, str, Arguments]]:
-    """The cases that tiles add, or every other one, and some of the family's own, each in one
+    """The cases that tiles add, or every third one, and some of the family's own, each in one
     element. Elements, variants and kinds of indices are dealt out in turn, from another start for
     each function; long cases meet every element, in the variant that takes most."""
     turn = [other.name for other in SUBJECTS].index(subject.name)
     share, variants = SHARE.get(subject.family, 1), subject.variants
     number = turn
-    halved = subject.family in HALVED
+    shared = subject.family in SHARED
     own = (
         case
         for place, case in enumerate(own_cases(subject))
-        if not halved or case.name in ALWAYS or (place + turn // 2) % 2
+        if not shared or case.name in ALWAYS or (place + turn // 2) % 3 == 0
     )
     for case in chain(own, islice(_familys(subject), turn % share, None, share)):
         if case.name.startswith("long"):
