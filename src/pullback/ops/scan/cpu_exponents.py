@@ -11,7 +11,7 @@ from numba import types
 from pullback.cpu.elementary import _per_type as per_type
 from pullback.cpu.elementary import _polynomial
 from pullback.cpu.emit import Vec, constant, inlined, llvm_call, op
-from pullback.cpu.tiles import by_type, earlier
+from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import (
     absolute,
     any_lane,
@@ -26,6 +26,7 @@ from pullback.cpu.vector import (
     to_f32,
     to_f64,
 )
+from pullback.ops.scan.cpu_columns import over
 
 Pointer: Any = types.CPointer
 
@@ -77,21 +78,16 @@ _LOG: dict[Any, tuple[float, ...]] = {  # (2·atanh(s)/s - 2) / s^2: errors 2^-2
         0.18182895746801428, 0.1533150172120742, 0.1461916477718642,
     ),
 }  # fmt: skip
-# For arguments near a known one, at most NEAR from it: log(1 + d) / d, errors 2^-26 and 2^-37. No
+# For arguments near a known one, at most NEAR from it: log(1 + d) / d, errors 2^-25 and 2^-37. No
 # series that short serves f64.
-NEAR = 0.125
-_LOG_NEAR_HALF = (
-    0.9999973990553344,
-    -0.49979346655191526,
-    0.3281873561473763,
-    -0.19811106366663317,
-)
+NEAR = 0.0625
+_LOG_NEAR_HALF = (0.9999899362296647, -0.49900877924939935, 0.30529430953730907)
 _LOG_NEAR: dict[Any, tuple[float, ...]] = {
     types.int16: _LOG_NEAR_HALF,
     types.uint16: _LOG_NEAR_HALF,
     types.float32: (
-        0.9999999969559568, -0.49999951933656794, 0.33330798080940793, -0.24938096065343793,
-        0.19224373351889482, -0.11702596756768231,
+        0.9999999966985478, -0.4999992442343882, 0.3332770026706956, -0.24815631034102545,
+        0.17215952567905862,
     ),
 }  # fmt: skip
 # What log 2 lacks in the compute type. For f32 in f64 that is below what its results can show.
@@ -279,8 +275,8 @@ def added(m, k, n, j):
 
 @inlined
 def added_up(m, k, L):
-    """The sums of a block of pairs so far: the tree of `sums`."""
+    """The sums of a block of pairs so far: the tree of `running`."""
     lowest = -infinite(k)
-    m, k = added(earlier(m, 0.0, 1, L), earlier(k, lowest, 1, L), m, k)
-    m, k = added(earlier(m, 0.0, 2, L), earlier(k, lowest, 2, L), m, k)
-    return added(earlier(m, 0.0, 4, L), earlier(k, lowest, 4, L), m, k)
+    m, k = added(over(m, 0.0, 1, L), over(k, lowest, 1, L), m, k)
+    m, k = added(over(m, 0.0, 2, L), over(k, lowest, 2, L), m, k)
+    return added(over(m, 0.0, 4, L), over(k, lowest, 4, L), m, k)

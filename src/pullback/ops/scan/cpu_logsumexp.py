@@ -17,8 +17,8 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import STORAGE, fence, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.sweep import cursor, length, strip_of, sweep
-from pullback.cpu.tile_blocks import block_by_block, in_blocks
+from pullback.cpu.sweep import cursor, length, strip_of
+from pullback.cpu.tile_blocks import block_by_block
 from pullback.cpu.tiles import (
     by_type,
     earlier,
@@ -26,13 +26,40 @@ from pullback.cpu.tiles import (
     last,
     lines_across,
     load_wide,
-    long_rows,
     moved,
     spread,
     stack,
     store,
 )
-from pullback.cpu.vector import absolute, any_lane, fma, like, maximum, not_le, select
+from pullback.cpu.vector import (
+    absolute,
+    any_lane,
+    fma,
+    half,
+    join,
+    like,
+    maximum,
+    minimum,
+    not_le,
+    select,
+    to_f32,
+    to_f64,
+)
+from pullback.ops.scan.cpu_columns import (
+    GROUPS,
+    PARTS,
+    STEPS,
+    cell_of,
+    columns_rows,
+    group_at,
+    half_tile,
+    load_columns,
+    ordered,
+    paired,
+    running,
+    store_columns,
+    sweep_groups,
+)
 from pullback.ops.scan.cpu_exponents import (
     NEAR,
     added_up,
@@ -49,22 +76,21 @@ from pullback.ops.scan.cpu_exponents import (
     power,
     shrunk,
 )
-from pullback.ops.scan.cpu_sum import BLOCK, sums
 
 CELLS = 128
-GROUP = 32  # steps whose logarithms are taken from the one before them
 INFINITY, NAN = math.inf, math.nan
 
 # How far above the reference a usual tile of the forward may reach, and what counts as nothing.
 above = per_type(50.0, 600.0)
 below = per_type(-80.0, -700.0)
+FARTHEST = 2.0**20  # references of usual tiles: f32 tells neighbours apart there
 
 
 @by_type
 def summed(p, s, low, b):
     """s + b, with what its rounding lost added to `low`. f64 holds sums of f32 well enough."""
-    if STORAGE[p.dtype].compute != STORAGE[p.dtype].wide:
-        return lambda p, s, low, b: (s + b, low)
+    if STORAGE[p.dtype].compute != types.float64:
+        return lambda p, s, low, b: (s + to_f64(b), low)
 
     def with_losses(p, s, low, b):
         total = s + b
@@ -74,121 +100,148 @@ def summed(p, s, low, b):
     return with_losses
 
 
-# A state is (s, low, k, top, peak, base, inverse, step): the sum (s + low)·2^k so far; up to where
-# x is usual, NaN if nothing is; the largest x, for sums whose exponent is beyond the limit; of the
-# sum before this group of steps the logarithm, and the inverse relative to 2^-k; and how far into
-# the group we are.
+@by_type
+def as_wide(p, s):
+    """A sum in the type that exponentials of p's element are taken in."""
+    if STORAGE[p.dtype].wide == types.float64:
+        return lambda p, s: to_f64(s)
+    return lambda p, s: to_f32(s)
+
+
+@by_type
+def as_compute(p, v):
+    if STORAGE[p.dtype].compute == types.float64:
+        return lambda p, v: to_f64(v)
+    return lambda p, v: to_f32(v)
+
+
+# A state is (s, low, k, top, peak): the sum (s + low)·2^k so far, in f64; up to where x is usual,
+# NaN if nothing is; the largest x, for sums whose exponent is beyond the limit.
 
 
 @inlined
-def state_of(s, low, k, peak):
-    usual = (absolute(k) <= limit_exponent(k)) & (s == s)
-    top = select(usual, k * ln2(k) + above(k), NAN)
-    return s, low, k, top, peak, like(s, 0.0), like(s, 0.0), 0
+def state_of(p, s, low, k, peak):
+    near = minimum(limit_exponent(k), like(k, FARTHEST))
+    usual = (absolute(k) <= near) & (s == s)
+    top = as_compute(p, select(usual, k * ln2(k) + above(k), NAN))
+    return s, low, k, top, peak
 
 
 @inlined
 def start_of(p, x):
     """The state before a line that begins with x: its reference is that of x."""
     _, k = exponential(p, x)
-    zero = like(x, 0.0)
+    zero = to_f64(like(x, 0.0))
     k = select(absolute(x) <= limit(x), k, -infinite(k))
-    return state_of(zero, zero, k, like(x, -INFINITY))
+    return state_of(p, zero, zero, k, like(x, -INFINITY))
 
 
 @by_type
-def running_sums(p, e, s, low, L):
-    """The sums after each step of a tile, and the state after the last."""
-    if STORAGE[p.dtype].compute != STORAGE[p.dtype].wide:
+def entering(p, s, low, totals, L):
+    """The sum before each block, what it lacks, and both after the last."""
+    if totals.n == L.literal_value:
+        return lambda p, s, low, totals, L: (s, low, summed(p, s, low, totals))
 
-        def plain(p, e, s, low, L):
-            t, s = in_blocks(_plain_sums, (e,), s, BLOCK, L)
-            return t, s, low
+    def block_after_block(p, s, low, totals, L):
+        a, b, (s, low) = entering(p, s, low, half(totals, 0), L)
+        c, d, after = entering(p, s, low, half(totals, 1), L)
+        return join(a, c), join(b, d), after
 
-        return plain
-
-    def with_losses(p, e, s, low, L):
-        t, (s, low, _) = in_blocks(_sums_with_losses, (e,), (s, low, p), BLOCK, L)
-        return t, s, low
-
-    return with_losses
-
-
-@inlined
-def _plain_sums(tiles, s, L):
-    e = sums(tiles[0], L)
-    return spread(s, e) + e, s + last(e, L)
-
-
-@inlined
-def _sums_with_losses(tiles, state, L):
-    s, low, p = state
-    e = sums(tiles[0], L)
-    after, lost = summed(p, s, low, last(e, L))
-    return spread(s, e) + (e + spread(low, e)), (after, lost, p)
-
-
-@inlined
-def based(p, state):
-    """The state at the start of a group: its sums are measured by the one before it."""
-    s, low, k, top, peak, base, inverse, step = state
-    if step == 0:
-        base, inverse = log_of(p, s + low, k), 1.0 / (s + low)
-    return s, low, k, top, peak, base, inverse, step
+    return block_after_block
 
 
 @by_type
-def log_from(p, t, k, base, inverse, L):
-    """log(t·2^k): from the logarithm of the sum before this group where that is near."""
+def growth(p, e, inverse):
+    """e·inverse; of what is too small for f32, nothing."""
+    if STORAGE[p.dtype].wide == types.float64:
+        return lambda p, e, inverse: e * inverse
+    return lambda p, e, inverse: fma(e, inverse, 1.0) - 1.0
+
+
+# Logarithms of sums in a block are taken from a measure: the sum before it, its logarithm, its
+# inverse, and how much of it is added; for f64 only the sum and what it lacks.
+
+
+@by_type
+def measured(p, before, lacks, k, total):
     if STORAGE[p.dtype].compute == types.float64:
-        return lambda p, t, k, base, inverse, L: log_of(p, t, k)
+        return lambda p, before, lacks, k, total: (before, lacks, lacks, lacks)
 
-    def near_or_far(p, t, k, base, inverse, L):
-        d = fma(t, inverse, -1.0)
-        y = fma(d, log_near_series(p, d), base)
-        if any_lane(not_le(last(d, L), NEAR)):  # sums only grow
-            y = select(not_le(d, NEAR), log_of(p, t, k), y)
-        return y
+    def with_logarithm(p, before, lacks, k, total):
+        before = as_wide(p, before)
+        inverse = 1.0 / before
+        return before, log_of(p, before, k), inverse, growth(p, total, inverse)
+
+    return with_logarithm
+
+
+@by_type
+def logs(p, e, measure, k):
+    """log(sum·2^k) for the sums e since `measure`."""
+    if STORAGE[p.dtype].compute == types.float64:
+
+        def far(p, e, measure, k):
+            before, lacks, _, _ = measure
+            return log_of(p, spread(before, e) + (e + spread(lacks, e)), spread(k, e))
+
+        return far
+
+    def near_or_far(p, e, measure, k):
+        before, base, inverse, grows = measure
+        if any_lane(not_le(grows, NEAR)):
+            d = growth(p, e, spread(inverse, e))
+            far = log_of(p, spread(before, e) + e, spread(k, e))
+            y = fma(d, log_near_series(p, d), spread(base, d))
+            return select(not_le(d, NEAR), far, y)
+        d = growth(p, e, spread(inverse, e))
+        return fma(d, log_near_series(p, d), spread(base, d))
 
     return near_or_far
 
 
 @by_type
 def log_sum_tile(at, size, state, L):
-    return _log_sums if isinstance(size, types.NoneType) else _log_sums_by_blocks
+    def by_blocks(at, size, state, L):
+        rows = columns_rows(at[0][0], L)
+        return block_by_block(unusual_log_sum_tile, at, size, state, rows, STEPS, L)
+
+    return by_blocks
 
 
 @inlined
-def _log_sums_by_blocks(at, size, state, L):
-    return block_by_block(unusual_log_sum_tile, at, size, state, long_rows(at[0][0], L), BLOCK, L)
-
-
-def _log_sums(at, size, state, L):
-    x, y, inverses, references = at
-    p, rows = x[0], long_rows(x[0], L)
-    expect(x, rows, L)
-    v = load_wide(x, size, -INFINITY, rows, L)
-    highest = spread(state[3], v)
-    if any_lane(not_le(v, highest)):
-        return _log_sums_by_blocks(at, size, state, L)
-    s, low, k, top, peak, base, inverse, step = based(p, state)
-    reference = spread(k, v)
-    e = exp_near(p, maximum(v, highest + (below(v) - above(v))), reference)
-    t, s, low = running_sums(p, e, s, low, L)
-    store_log(y, size, p, t, reference, spread(base, t), spread(inverse, t), L)
-    store_inverse(inverses, references, size, t, reference, L)
-    return s, low, k, top, peak, base, inverse, (step + rows) % GROUP
-
-
-@by_type
-def store_log(y, size, p, t, k, base, inverse, L):
-    if isinstance(y, types.NoneType):
-        return lambda y, size, p, t, k, base, inverse, L: None
-
-    def store_it(y, size, p, t, k, base, inverse, L):
-        store(y, size, log_from(p, t, k, base, inverse, L), L)
-
-    return store_it
+def usual_log_sums(at, groups, states, first, rooms, L):
+    """A few whole tiles that are all usual, or nothing."""
+    p, W = at[0][0], lines_across(at[0][0])
+    columns, sums, measures = rooms
+    for g in range(groups):
+        x, _, _, _ = group_at(at, g, L)
+        expect(group_at((x,), GROUPS, L)[0], columns_rows(p, L), L)
+        _, _, k, top, _ = states[first + cell_of(g, L)]
+        v = load_columns(x, L)
+        if any_lane(not_le(v, spread(top, v))):
+            return False
+        v = maximum(v, spread(as_compute(p, k * ln2(k) + below(k)), v))
+        columns[2 * g], columns[2 * g + 1] = half(v, 0), half(v, 1)
+    for h in range(2 * groups):
+        k = states[first + cell_of(h // 2, L)][2]
+        v = as_wide(p, columns[h])
+        sums[h] = exp_near(p, v, spread(k, v))
+    for g in range(groups):
+        s, low, k, top, peak = states[first + cell_of(g, L)]
+        e = running(ordered(p, join(sums[2 * g], sums[2 * g + 1]), L), W)
+        total = last(e, W)
+        before, lacks, (s, low) = entering(p, s, low, total, L)
+        measures[g] = measured(p, before, lacks, spread(k, before), total)
+        states[first + cell_of(g, L)] = s, low, k, top, peak
+        e = paired(p, e, L)
+        sums[2 * g], sums[2 * g + 1] = half(e, 0), half(e, 1)
+    for h in range(2 * groups):
+        k = states[first + cell_of(h // 2, L)][2]
+        columns[h] = as_compute(p, logs(p, sums[h], measures[h // 2], k))
+    for g in range(groups):
+        _, y, _, _ = group_at(at, g, L)
+        store_columns(y, join(columns[2 * g], columns[2 * g + 1]), L)
+    return True
 
 
 @by_type
@@ -208,45 +261,62 @@ def store_inverse(inverses, references, size, t, k, L):
 def unusual_log_sum_tile(at, size, state, L):
     x, y, inverses, references = at
     p = x[0]
-    s, low, k, _, peak, base, inverse, step = based(p, state)
-    v = load_wide(x, size, -INFINITY, BLOCK, L)
+    s, low, k, _, peak = state
+    v = load_wide(x, size, -INFINITY, STEPS, L)
     m, j = exponential(p, v)
     m, j = added_up(m, j, L)
     i = maximum(spread(k, j), j)
-    before, m = shrunk(spread(k, j) - i), m * shrunk(j - i)
-    t = spread(s, m) * before + (m + spread(low, m) * before)
     peaks = maximum(v, earlier(v, -INFINITY, 1, L))
     peaks = maximum(peaks, earlier(peaks, -INFINITY, 2, L))
     peaks = maximum(peaks, earlier(peaks, -INFINITY, 4, L))
     peaks = maximum(peaks, spread(peak, v))
-    moved_on = spread(inverse, t) * grown(i - spread(k, i))
-    logarithm = select(t == t, log_from(p, t, i, spread(base, t), moved_on, L), NAN)
+    f = shrunk(spread(k, i) - i)
+    e = m * shrunk(j - i)
+    t = spread(as_wide(p, s), m) * f + (e + spread(as_wide(p, low), m) * f)
+    logarithm = select(t == t, unusual_logs(p, m, j, s, k, t, i), NAN)
     beyond = (absolute(i) > limit_exponent(i)) & (t == t)
     store(y, size, select(beyond, peaks, logarithm), L)
     store_inverse(inverses, references, size, t, i, L)
-    f = last(before, L)
-    s, low = summed(p, s * f, low * f, last(m, L))
     # The new reference makes s about 1, unless the exponent is there to tell infinities apart.
-    j = last(i, L)
-    _, e = parts(s, like(j, 0.0))
-    e = select((absolute(j) <= limit_exponent(j)) & (s == s), e, 0.0)
-    inverse *= grown(j + e - k)
-    f = power(-e)
-    s, low, k, top, peak, _, _, _ = state_of(s * f, low * f, j + e, last(peaks, L))
-    return s, low, k, top, peak, base, inverse, (step + BLOCK) % GROUP
+    reference = last(i, L)
+    f = to_f64(shrunk(k - reference))
+    s, low = summed(p, s * f, low * f, last(e, L))
+    _, e = parts(as_wide(p, s), like(reference, 0.0))
+    e = select((absolute(reference) <= limit_exponent(reference)) & (s == s), e, 0.0)
+    f = to_f64(power(-e))
+    return state_of(p, s * f, low * f, reference + e, last(peaks, L))
+
+
+@by_type
+def unusual_logs(p, m, j, s, k, t, i):
+    """log(t·2^i) for t·2^i = s·2^k + m·2^j: the bits that `logs` gives where all is usual."""
+    if STORAGE[p.dtype].compute == types.float64:
+        return lambda p, m, j, s, k, t, i: log_of(p, t, i)
+
+    def near_or_far(p, m, j, s, k, t, i):
+        before = as_wide(p, s)
+        base = log_of(p, before, k)
+        d = growth(p, m * grown(j - spread(k, j)), spread(1.0 / before, m))
+        near = fma(d, log_near_series(p, d), spread(base, d))
+        return select(not_le(d, NEAR), log_of(p, t, i), near)
+
+    return near_or_far
 
 
 @inlined
 def _logcumsumexp(task, lo, hi, cells, L):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     states = stack(start_of(p, filled_wide(p, 0.0, L)), cells)
+    zero = filled_wide(p, 0.0, lines_across(p))
+    measures = stack(measured(p, to_f64(zero), to_f64(zero), zero, zero), GROUPS)
+    rooms = stack(half_tile(p, 0), PARTS), stack(half_tile(p, 1), PARTS), measures
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L), None, None
         for c in range(0, lines, L):
             begin = load_wide(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
             states[c // L] = start_of(p, begin)
-        sweep(log_sum_tile, at, length(task), lines, states, long_rows(p, L), 0, 0, L)
+        sweep_groups(usual_log_sums, log_sum_tile, at, length(task), lines, states, rooms, 0, 0, L)
     fence()
 
 

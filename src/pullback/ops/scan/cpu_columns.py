@@ -1,0 +1,302 @@
+"""Columns: eight steps of a line under each other in one lane, so that a scan needs no shuffles.
+
+A tile is eight columns of W lanes, lane W·k + l of one Vec. Across the axis that is step k of line
+l. Along it, it is step k of block l, W blocks of eight steps one after the other: the tile is
+turned on its way from memory and back. Inside a block the code is the same for both, and so are the
+bits; only the way from block to block differs.
+
+    load_columns(cursor, L)          a whole tile, its columns in the order that costs least
+    store_columns(cursor, v, L)      from that order
+    ordered(p, v, L)  paired(...)    from that order to the steps', and back
+    running(v, W)                    the sums of each block's steps so far
+    over(v, fill, k, W)              one level of that tree: what the later k of 2·k steps add
+    sweep_groups(...)                over groups of tiles: each pass over a group is a short loop
+                                     whose turns do not wait for each other
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+
+from pullback.cpu.emit import I64, Lane, Vec, constant, inlined, op, shuffle
+from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.tiles import _joined, _Tile, by_type, literal, moved
+from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
+
+Pointer: Any = types.CPointer
+STEPS: Final = 8
+GROUPS: Final = 16  # tiles that are worked on together
+PARTS: Final = 2 * GROUPS
+
+
+def _blocks(p: types.CPointer) -> int:
+    return 4 if STORAGE[p.dtype].wide == types.float64 else 8
+
+
+@op
+def columns_rows(p: Pointer, L: Lane):
+    """How many steps a tile has."""
+    return literal(STEPS * _blocks(p) if L.literal_value == 1 else STEPS, p, L)
+
+
+@op
+def half_tile(p: Pointer, wide: Lane):
+    """Zeros in the columns of half a tile."""
+    storage = STORAGE[p.dtype]
+    out = Vec(storage.wide if wide.literal_value else storage.compute, STEPS // 2 * _blocks(p))
+    return out(p, wide), lambda b, *_: constant(out.llvm, 0)
+
+
+# --- turning ------------------------------------------------------------------------------------
+
+# A square of four rows: pairs of rows exchange elements, then pairs of pairs. Lanes of 32 bits stay
+# within 128 bits that way, two squares at a time; lanes of 64 bits cross them.
+_PAIRS = {
+    4: ((0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)),
+    8: ((0, 4, 2, 6), (1, 5, 3, 7)),
+}
+_FOURS = {
+    4: ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)),
+    8: ((0, 1, 4, 5), (2, 3, 6, 7)),
+}
+
+
+def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Four rows as four columns, and back."""
+    size = lane_bytes(rows[0].type)
+    low, high = (
+        [shuffle(b, rows[i], rows[i + 1], lanes) for i in (0, 2)] for lanes in _PAIRS[size]
+    )
+    if size == 4:
+        return [shuffle(b, *pair, lanes) for pair in (low, high) for lanes in _FOURS[size]]
+    return [shuffle(b, *pair, lanes) for lanes in _FOURS[size] for pair in (low, high)]
+
+
+def _parts(b: ir.IRBuilder, v: ir.Value, n: int) -> list[ir.Value]:
+    return [shuffle(b, v, v, range(i, i + n)) for i in range(0, v.type.count, n)]
+
+
+def _swapped(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
+    return _joined(b, _parts(b, v, v.type.count // 2)[::-1])
+
+
+# Columns of four f32 are half a register: column k lies beside column k + 4, as turning leaves it.
+_PAIRED = (0, 4, 1, 5, 2, 6, 3, 7)
+
+
+def _is_paired(p: types.CPointer, L: Lane) -> bool:
+    return p.dtype == types.float32 and L.literal_value == 1
+
+
+def _columns(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
+    """W rows of eight, as they lie in memory, as eight columns of W."""
+    rows = _parts(b, v, STEPS)
+    rows = rows[::-1] if back else rows
+    if lane_bytes(v.type) == 8:
+        sides = zip(*(_parts(b, row, 4) for row in rows), strict=True)
+        columns = [c for side in sides for c in _square(b, list(side))]
+        return _joined(b, columns[::-1] if back else columns)
+    if len(rows) == 4:
+        if back:
+            rows = [_swapped(b, row) for row in rows]
+        columns = _square(b, rows)
+        return _joined(b, columns[::-1] if back else columns)
+    fours = [[_parts(b, c, 4) for c in _square(b, rows[i : i + 4])] for i in (0, 4)]
+    columns = [_joined(b, [four[k][side] for four in fours]) for side in (0, 1) for k in range(4)]
+    return _joined(b, columns[::-1] if back else columns)
+
+
+def _rows(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
+    """The way back."""
+    if lane_bytes(v.type) == 4 and v.type.count == 4 * STEPS:
+        columns = _parts(b, v, 8)
+        rows = _square(b, columns[::-1] if back else columns)
+        rows = [_swapped(b, row) for row in rows] if back else rows
+        return _joined(b, rows[::-1] if back else rows)
+    columns = _parts(b, v, v.type.count // STEPS)
+    columns = columns[::-1] if back else columns
+    if lane_bytes(v.type) == 8:
+        left, right = (_square(b, columns[k : k + 4]) for k in (0, 4))
+        rows = [_joined(b, list(row)) for row in zip(left, right, strict=True)]
+    else:
+        fours = [_parts(b, c, 4) for c in columns]
+        rows = []
+        for i in (0, 1):
+            rows += _square(b, [_joined(b, [fours[k][i], fours[k + 4][i]]) for k in range(4)])
+    return _joined(b, rows[::-1] if back else rows)
+
+
+def _reordered(order: Callable) -> Callable:
+    def reorder(p: Pointer, v: Vec, L: Lane):
+        width = v.n // STEPS
+
+        def emit(b, _p, v_, _L):
+            if not _is_paired(p, L):
+                return v_
+            lanes = [order(k) * width + l for k in range(STEPS) for l in range(width)]
+            return shuffle(b, v_, v_, lanes)
+
+        return v(p, v, L), emit
+
+    return op(reorder)
+
+
+paired, ordered = _reordered(lambda k: _PAIRED[k]), _reordered(_PAIRED.index)
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@op
+def load_columns(cursor: types.BaseTuple, L: Lane):
+    """A whole tile; along the axis of a step of 1 or -1."""
+    pointer, width = cursor[0], L.literal_value
+    dtype = STORAGE[pointer.dtype].compute
+    n = STEPS * _blocks(pointer)
+
+    def emit(b, cursor_, _L):
+        tile = _Tile(b, cursor, cursor_, n // width, width)
+        if width > 1:
+            return _decoded(b, pointer, tile.load(), dtype)
+
+        def along(back: bool) -> ir.Value:
+            at = block_at(b, tile.p, lowest(b, tile.i, n) if back else tile.i, tile.raw)
+            raw = b.load(at, align=lane_bytes(tile.raw))
+            return _columns(b, _decoded(b, pointer, raw, dtype), back)
+
+        forwards = b.icmp_signed("==", tile.step, I64(1))
+        return either(b, forwards, lambda: along(False), lambda: along(True))
+
+    return Vec(dtype, n)(cursor, L), emit
+
+
+@op
+def store_columns(cursor: types.BaseTuple, v: Vec, L: Lane):
+    pointer, width = cursor[0], L.literal_value
+
+    def emit(b, cursor_, v_, _L):
+        tile = _Tile(b, cursor, cursor_, v.n // width, width)
+        if width > 1:
+            tile.store(_encoded(b, pointer, v_, v.dtype))
+            return
+
+        def along(back: bool) -> None:
+            raw = _encoded(b, pointer, _rows(b, v_, back), v.dtype)
+            stored(b, tile.p, lowest(b, tile.i, v.n) if back else tile.i, raw, tile.streaming)
+
+        forwards = b.icmp_signed("==", tile.step, I64(1))
+        either(b, forwards, lambda: along(False), lambda: along(True))
+
+    return types.void(cursor, v, L), emit
+
+
+# --- sums ---------------------------------------------------------------------------------------
+
+
+@op
+def over(v: Vec, fill: object, k: Lane, W: Lane):
+    """Of every 2·k steps, the later k see the last of the earlier k, the others `fill`."""
+    span, width = k.literal_value, W.literal_value
+    lanes = [
+        (i // width // span * span - 1) * width + i % width if i // width // span % 2 else v.n + i
+        for i in range(v.n)
+    ]
+    return v(v, v, k, W), lambda b, v_, fill_, *_: shuffle(b, v_, fill_, lanes)
+
+
+@inlined
+def running(v, W):
+    v += over(v, -0.0, 1, W)
+    v += over(v, -0.0, 2, W)
+    return v + over(v, -0.0, 4, W)
+
+
+# --- walking ------------------------------------------------------------------------------------
+
+
+@op
+def _common_step(cursors: types.BaseTuple):
+    """1 or -1 if every cursor walks so, else 0."""
+
+    def emit(b, cursors_):
+        steps = [
+            b.extract_value(cursors_, [t, 2])
+            for t, kind in enumerate(cursors)
+            if isinstance(kind, types.BaseTuple)
+        ]
+        out = I64(0)
+        for value in (1, -1):
+            same = ir.IntType(1)(1)
+            for step in steps:
+                same = b.and_(same, b.icmp_signed("==", step, I64(value)))
+            out = b.select(same, I64(value), out)
+        return out
+
+    return types.int64(cursors), emit
+
+
+@op
+def group_at(cursors: types.BaseTuple, g: types.Integer, L: Lane):
+    """Group g from here: along, so many tiles on; across, so many lines on."""
+
+    def emit(b, cursors_, g_, _L):
+        for t, kind in enumerate(cursors):
+            if isinstance(kind, types.BaseTuple):
+                i, step = b.extract_value(cursors_, [t, 1]), b.extract_value(cursors_, [t, 2])
+                blocks = b.mul(g_, I64(_blocks(kind[0])))
+                by = b.mul(blocks, b.mul(step, I64(STEPS))) if L.literal_value == 1 else blocks
+                cursors_ = b.insert_value(cursors_, b.add(i, by), [t, 1])
+        return cursors_
+
+    return cursors(cursors, types.int64, L), emit
+
+
+@by_type
+def cell_of(g, L):
+    """Which state belongs to a group."""
+    return (lambda g, L: 0) if L.literal_value == 1 else (lambda g, L: g)
+
+
+@by_type
+def sweep_groups(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
+    """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
+    tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. For `lead` and
+    `left` see `sweep`."""
+    return _along if L.literal_value == 1 else _across
+
+
+def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
+    rows = columns_rows(cursors[0][0], L)
+    if lead > 0:
+        states[0] = tile(cursors, (lead, 1), states[0], L)
+    k = lead
+    end = lead + max(n - lead - left, 0) // rows * rows if _common_step(cursors) != 0 else lead
+    while k < end:
+        groups, here = min(GROUPS, (end - k) // rows), moved(cursors, k, 0)
+        if not usual(here, groups, states, 0, rooms, L):
+            for g in range(groups):
+                states[0] = tile(group_at(here, g, L), None, states[0], L)
+        k += groups * rows
+    while k < n:
+        states[0] = tile(moved(cursors, k, 0), (n - k, 1), states[0], L)
+        k += rows
+
+
+def _across(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
+    k = 0
+    while k < n:
+        whole = lines // L * L if k >= lead and k + STEPS + left <= n else 0
+        c = 0
+        while c < whole:
+            groups, first, here = min(GROUPS, (whole - c) // L), c // L, moved(cursors, k, c)
+            if not usual(here, groups, states, first, rooms, L):
+                for g in range(groups):
+                    at = group_at(here, g, L)
+                    states[first + g] = tile(at, None, states[first + g], L)
+            c += groups * L
+        end = lead if k < lead else n
+        for c in range(whole, lines, L):
+            size = (end - k, min(lines - c, L))
+            states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)
+        k = lead if k < lead else k + STEPS

@@ -1,0 +1,328 @@
+"""The backward of the running log-sum-exp, tile by tile.
+
+    T[j] = dy[j]·e^-y[j] + T[j+1],  dx[j] = e^x[j]·T[j], walked from the far end
+
+As in the forward, T is kept relative to a power of two.
+"""
+
+import math
+
+from numba import types
+
+from pullback.cpu.elementary import _per_type as per_type
+from pullback.cpu.emit import inlined
+from pullback.cpu.tile_blocks import block_by_block, in_blocks, shortened
+from pullback.cpu.tiles import (
+    by_type,
+    expect,
+    last,
+    lines_across,
+    load,
+    load_wide,
+    long_rows,
+    moved,
+    spread,
+    store,
+)
+from pullback.cpu.vector import (
+    absolute,
+    any_lane,
+    half,
+    is_nan,
+    join,
+    like,
+    maximum,
+    minimum,
+    not_le,
+    select,
+    to_f64,
+)
+from pullback.ops.scan.cpu_columns import (
+    GROUPS,
+    cell_of,
+    columns_rows,
+    group_at,
+    load_columns,
+    ordered,
+    paired,
+    running,
+    store_columns,
+)
+from pullback.ops.scan.cpu_exponents import (
+    INFINITE_F32,
+    REACH,
+    TOP,
+    added,
+    added_up,
+    exp_near,
+    exp_pair,
+    exponential_of,
+    infinite,
+    limit,
+    limit_exponent,
+    ln2,
+    narrow_exp_near,
+    narrow_weight,
+    power,
+    scaled,
+    smallest,
+)
+from pullback.ops.scan.cpu_logsumexp import (
+    as_compute,
+)
+from pullback.ops.scan.cpu_sum import BLOCK, one_nan
+
+INFINITY, NAN = math.inf, math.nan
+
+# How far from the reference exponents of a usual tile of the backward may be, in powers of two.
+around = per_type(20.0, 60.0)
+AROUND = 60.0  # the same where y is read
+
+# A state is (t, k, center): T = t·2^k, and k again where tiles near it are usual, else NaN.
+
+
+@inlined
+def first_state(zero):
+    return zero, -infinite(zero), like(zero, NAN)
+
+
+@inlined
+def started(p, y):
+    """The state before a line whose walk begins with this y: its reference lies ahead."""
+    zero = like(y, 0.0)
+    _, j = exponential_of(p, -y)
+    center = j + 0.5 * around(j)
+    usual = absolute(center) <= farthest_center(p, center)
+    return zero, select(usual, center, -infinite(center)), select(usual, center, NAN)
+
+
+@by_type
+def farthest_center(p, k):
+    """References up to here can be those of usual tiles."""
+    if p.dtype == types.float32:
+        return lambda p, k: REACH
+    return lambda p, k: limit_exponent(k)
+
+
+@inlined
+def off_center(y, center):
+    """Whether e^-y is too far from the reference."""
+    return not_le(absolute(y + center * ln2(y)), (AROUND - 1) * ln2(y))
+
+
+@by_type
+def decay_pair(p, y, inverse, reference, size, L):
+    """The same for a block as pairs."""
+    if isinstance(y, types.NoneType):
+
+        def recomputed(p, y, inverse, reference, size, L):
+            # A chunk's last block may be short: what it lacks is too small to be anything.
+            m = load(inverse, size, 0.0, BLOCK, L)
+            return m, -load(reference, size, INFINITE_F32, BLOCK, L)
+
+        return recomputed
+
+    def saved(p, y, inverse, reference, size, L):
+        return exponential_of(p, -load_wide(y, size, 0.0, BLOCK, L))
+
+    return saved
+
+
+@by_type
+def reaches_infinity(p, y, reference, size, L):
+    """Whether y is +inf one step on in this walk: before this one in the scan."""
+    if isinstance(y, types.NoneType):
+
+        def recomputed(p, y, reference, size, L):
+            j = load(moved((reference,), 1, 0)[0], size, 0.0, BLOCK, L)
+            return j == infinite(j)
+
+        return recomputed
+
+    def saved(p, y, reference, size, L):
+        v = load_wide(moved((y,), 1, 0)[0], shortened(size, 1), 0.0, BLOCK, L)
+        return v == INFINITY
+
+    return saved
+
+
+@inlined
+def weighted(p, t, k, x):
+    """t·2^k·e^x for a usual tile."""
+    m, j = exp_pair(p, maximum(x, -limit(x)))
+    return scaled(m * t, j + k)
+
+
+@inlined
+def running_decay(tiles, t, L):
+    b = running(tiles[0], L)
+    return spread(t, b) + b, t + last(b, L)
+
+
+@by_type
+def decay_tile(at, size, state, L):
+    if isinstance(size, types.NoneType) and isinstance(at[3], types.NoneType):
+        return _decays
+    return _decays_by_blocks
+
+
+@inlined
+def _decays_by_blocks(at, size, state, L):
+    return block_by_block(unusual_decay_tile, at, size, state, walk_rows(at, L), BLOCK, L)
+
+
+@by_type
+def walk_rows(at, L):
+    """How many steps a tile has."""
+    if isinstance(at[3], types.NoneType):
+        return lambda at, L: long_rows(at[2][0], L)
+    return lambda at, L: columns_rows(at[2][0], L)
+
+
+def _decays(at, size, state, L):
+    dy, dx, x, _, inverse, reference = at
+    t, k, center = state
+    p, rows = x[0], long_rows(x[0], L)
+    expect(dy, rows, L)
+    expect(x, rows, L)
+    u = load(inverse, size, 0.0, rows, L)
+    j = -load(reference, size, 0.0, rows, L) - spread(center, u)
+    if any_lane(not_le(absolute(j), around(j))):
+        return _decays_by_blocks(at, size, state, L)
+    e = u * power(j)
+    b, t = in_blocks(running_decay, (load_wide(dy, size, 0.0, rows, L) * e,), t, BLOCK, L)
+    r = weighted(p, b, spread(center, b), load_wide(x, size, -INFINITY, rows, L))
+    store_weighted(dx, size, r, t, L)
+    return t, k, center
+
+
+# Usual tiles with y, a group at a time. For f32: eight exponentials at a time, and the products
+# with them in f64, which holds them exactly.
+
+
+@by_type
+def too_far(x, y, center):
+    """Whether exponents of a tile are too far from the reference. Any x may be too small."""
+    if x.dtype == types.float64:
+        return lambda x, y, center: any_lane(off_center(y, center))
+
+    def far(x, y, center):
+        return any_lane(off_center(y, center)) or any_lane(not_le(x, (TOP - center) * ln2(x)))
+
+    return far
+
+
+@by_type
+def decayed(p, dy, y, center):
+    """dy·e^-y·2^-center"""
+    if p.dtype == types.float64:
+        return lambda p, dy, y, center: dy * exp_near(p, -y, center)
+    return lambda p, dy, y, center: to_f64(dy) * to_f64(narrow_exp_near(-y, center))
+
+
+@by_type
+def weight(p, x, center):
+    """What `applied` needs of x."""
+    if p.dtype == types.float64:
+        return lambda p, x, center: x
+    return lambda p, x, center: narrow_weight(x, center)
+
+
+@by_type
+def applied(p, t, center, w):
+    """t·2^center·e^x"""
+    if p.dtype == types.float64:
+        return lambda p, t, center, w: weighted(p, t, center, w)
+    return lambda p, t, center, w: t * w
+
+
+@by_type
+def entering(t, totals, L):
+    """What is carried into each block, and what is carried on."""
+    if totals.n == L.literal_value:
+        return lambda t, totals, L: (t, t + totals)
+
+    def block_after_block(t, totals, L):
+        u, t = entering(t, half(totals, 0), L)
+        v, t = entering(t, half(totals, 1), L)
+        return join(u, v), t
+
+    return block_after_block
+
+
+@inlined
+def usual_decays(at, groups, states, first, rooms, L):
+    """A few whole tiles that are all usual, or nothing."""
+    p, W = at[2][0], lines_across(at[2][0])
+    columns_x, columns_y, columns_dy, decays, weights, carried = rooms
+    for g in range(groups):
+        dy, _, x, y, _, _ = group_at(at, g, L)
+        for_later = group_at((dy, x, y), GROUPS, L)
+        expect(for_later[0], columns_rows(p, L), L)
+        expect(for_later[1], columns_rows(p, L), L)
+        expect(for_later[2], columns_rows(p, L), L)
+        u, v, d = load_columns(x, L), load_columns(y, L), load_columns(dy, L)
+        if too_far(u, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), u)):
+            return False
+        columns_x[2 * g], columns_x[2 * g + 1] = half(u, 0), half(u, 1)
+        columns_y[2 * g], columns_y[2 * g + 1] = half(v, 0), half(v, 1)
+        columns_dy[2 * g], columns_dy[2 * g + 1] = half(d, 0), half(d, 1)
+    for h in range(2 * groups):
+        u = columns_x[h]
+        center = spread(as_compute(p, states[first + cell_of(h // 2, L)][2]), u)
+        decays[h] = decayed(p, columns_dy[h], columns_y[h], center)
+        weights[h] = weight(p, u, center)
+    numbers = True
+    for g in range(groups):
+        t, k, center = states[first + cell_of(g, L)]
+        b = running(ordered(p, join(decays[2 * g], decays[2 * g + 1]), L), W)
+        carried[g], t = entering(t, last(b, W), L)
+        states[first + cell_of(g, L)] = t, k, center
+        numbers = numbers and not any_lane(is_nan(t))
+        b = paired(p, b, L)
+        decays[2 * g], decays[2 * g + 1] = half(b, 0), half(b, 1)
+    for h in range(2 * groups):
+        b = decays[h]
+        center = spread(states[first + cell_of(h // 2, L)][2], b)
+        r = applied(p, spread(carried[h // 2], b) + b, center, weights[h])
+        if not numbers:
+            r = one_nan(r)
+        columns_x[h] = as_compute(p, r)
+    for g in range(groups):
+        dx = group_at(at, g, L)[1]
+        store_columns(dx, join(columns_x[2 * g], columns_x[2 * g + 1]), L)
+    return True
+
+
+@inlined
+def store_weighted(dx, size, r, t, L):
+    if any_lane(is_nan(t)):
+        r = one_nan(r)
+    store(dx, size, r, L)
+
+
+@inlined
+def unusual_decay_tile(at, size, state, L):
+    dy, dx, x, y, inverse, reference = at
+    t, k, _ = state
+    p = x[0]
+    g = load_wide(dy, size, 0.0, BLOCK, L)
+    v = load_wide(x, size, -INFINITY, BLOCK, L)
+    m, j = decay_pair(p, y, inverse, reference, size, L)
+    plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
+    m = select(plus, 1.0, select(minus, 0.0, m))
+    b, i = added_up(g * m, j, L)
+    b, i = added(spread(t, b), spread(k, b), b, i)
+    b = one_nan(b)
+    w, e = exponential_of(p, v)
+    # The first +inf takes the weight of all that follow it.
+    later = reaches_infinity(p, y, reference, size, L)
+    w = select(plus, select(later, like(w, 0.0), 1.0), w)
+    e = select(plus, infinite(e), e)
+    w = select(v == -INFINITY, 0.0, w)
+    store(dx, size, select(minus, 0.0, one_nan(scaled(w * b, e + i))), L)
+    # The exponents only grow along this walk: the new reference lies ahead.
+    t, k, center = last(b, L), last(i, L), last(j, L) + 0.5 * around(k)
+    usual = absolute(center) <= farthest_center(p, k)
+    f = power(maximum(smallest(k), minimum(-smallest(k), k - center)))
+    return select(usual, t * f, t), select(usual, center, k), select(usual, center, NAN)
