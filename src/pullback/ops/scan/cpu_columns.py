@@ -27,7 +27,7 @@ from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
 
 Pointer: Any = types.CPointer
 STEPS: Final = 8
-GROUPS: Final = 16  # tiles that are worked on together
+GROUPS: Final = 8  # tiles that are worked on together
 PARTS: Final = 2 * GROUPS
 
 
@@ -42,10 +42,10 @@ def columns_rows(p: Pointer, L: Lane):
 
 
 @op
-def half_tile(p: Pointer, wide: Lane):
-    """Zeros in the columns of half a tile."""
+def zero_tile(p: Pointer, wide: Lane):
+    """Zeros in the columns of a tile."""
     storage = STORAGE[p.dtype]
-    out = Vec(storage.wide if wide.literal_value else storage.compute, STEPS // 2 * _blocks(p))
+    out = Vec(storage.wide if wide.literal_value else storage.compute, STEPS * _blocks(p))
     return out(p, wide), lambda b, *_: constant(out.llvm, 0)
 
 

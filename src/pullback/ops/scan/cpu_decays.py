@@ -62,7 +62,7 @@ from pullback.ops.scan.cpu_exponents import (
     limit_exponent,
     ln2,
     narrow_exp_near,
-    narrow_weight,
+    narrow_exp_pair,
     power,
     scaled,
     smallest,
@@ -213,19 +213,46 @@ def too_far(x, y, center):
 
 
 @by_type
-def decayed(p, dy, y, center):
-    """dy·e^-y·2^-center"""
+def decay(p, y, center):
+    """e^-y·2^-center"""
     if p.dtype == types.float64:
-        return lambda p, dy, y, center: dy * exp_near(p, -y, center)
-    return lambda p, dy, y, center: to_f64(dy) * to_f64(narrow_exp_near(-y, center))
+        return lambda p, y, center: exp_near(p, -y, center)
+    return lambda p, y, center: narrow_exp_near(-y, center)
+
+
+# The weight of a tile is e^x·2^center in f32, unless an x is too small for that; in f64, x itself.
+
+
+@inlined
+def floor_of(x, center):
+    return (-TOP - center) * ln2(x)
 
 
 @by_type
 def weight(p, x, center):
-    """What `applied` needs of x."""
     if p.dtype == types.float64:
         return lambda p, x, center: x
-    return lambda p, x, center: narrow_weight(x, center)
+    return lambda p, x, center: narrow_exp_near(maximum(x, floor_of(x, center)), -center)
+
+
+@by_type
+def too_small(p, x, center):
+    if p.dtype == types.float64:
+        return lambda p, x, center: False
+    return lambda p, x, center: any_lane(x < floor_of(x, center))
+
+
+@by_type
+def wide_weight(p, x, center):
+    """The same, however small."""
+    if p.dtype == types.float64:
+        return lambda p, x, center: x
+
+    def any_weight(p, x, center):
+        m, k = narrow_exp_pair(maximum(x, -REACH))
+        return to_f64(m) * power(maximum(-1000.0, to_f64(k + center)))
+
+    return any_weight
 
 
 @by_type
@@ -233,7 +260,7 @@ def applied(p, t, center, w):
     """t·2^center·e^x"""
     if p.dtype == types.float64:
         return lambda p, t, center, w: weighted(p, t, center, w)
-    return lambda p, t, center, w: t * w
+    return lambda p, t, center, w: t * to_f64(w)
 
 
 @by_type
@@ -254,43 +281,46 @@ def entering(t, totals, L):
 def usual_decays(at, groups, states, first, rooms, L):
     """A few whole tiles that are all usual, or nothing."""
     p, W = at[2][0], lines_across(at[2][0])
-    columns_x, columns_y, columns_dy, decays, weights, carried = rooms
+    columns_x, columns_y, columns_dy, sums, carried = rooms
+    small = False
     for g in range(groups):
         dy, _, x, y, _, _ = group_at(at, g, L)
-        for_later = group_at((dy, x, y), GROUPS, L)
-        expect(for_later[0], columns_rows(p, L), L)
-        expect(for_later[1], columns_rows(p, L), L)
-        expect(for_later[2], columns_rows(p, L), L)
+        later_on = group_at((dy, x, y), GROUPS, L)
+        expect(later_on[0], columns_rows(p, L), L)
+        expect(later_on[1], columns_rows(p, L), L)
+        expect(later_on[2], columns_rows(p, L), L)
         u, v, d = load_columns(x, L), load_columns(y, L), load_columns(dy, L)
-        if too_far(u, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), u)):
+        center = spread(as_compute(p, states[first + cell_of(g, L)][2]), u)
+        if too_far(u, v, center):
             return False
+        small = small or too_small(p, u, center)
         columns_x[2 * g], columns_x[2 * g + 1] = half(u, 0), half(u, 1)
-        columns_y[2 * g], columns_y[2 * g + 1] = half(v, 0), half(v, 1)
-        columns_dy[2 * g], columns_dy[2 * g + 1] = half(d, 0), half(d, 1)
-    for h in range(2 * groups):
-        u = columns_x[h]
-        center = spread(as_compute(p, states[first + cell_of(h // 2, L)][2]), u)
-        decays[h] = decayed(p, columns_dy[h], columns_y[h], center)
-        weights[h] = weight(p, u, center)
+        columns_y[g], columns_dy[g] = v, d
+    for g in range(groups):
+        v = columns_y[g]
+        columns_y[g] = decay(p, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), v))
     numbers = True
     for g in range(groups):
         t, k, center = states[first + cell_of(g, L)]
-        b = running(ordered(p, join(decays[2 * g], decays[2 * g + 1]), L), W)
+        b = to_f64(columns_dy[g]) * to_f64(columns_y[g])
+        b = running(ordered(p, b, L), W)
         carried[g], t = entering(t, last(b, W), L)
         states[first + cell_of(g, L)] = t, k, center
         numbers = numbers and not any_lane(is_nan(t))
         b = paired(p, b, L)
-        decays[2 * g], decays[2 * g + 1] = half(b, 0), half(b, 1)
+        sums[2 * g], sums[2 * g + 1] = half(b, 0), half(b, 1)
+    plain = numbers and not small
     for h in range(2 * groups):
-        b = decays[h]
-        center = spread(states[first + cell_of(h // 2, L)][2], b)
-        r = applied(p, spread(carried[h // 2], b) + b, center, weights[h])
-        if not numbers:
-            r = one_nan(r)
-        columns_x[h] = as_compute(p, r)
+        b, v, center = sums[h], columns_x[h], states[first + cell_of(h // 2, L)][2]
+        t, middle = spread(carried[h // 2], b) + b, spread(as_compute(p, center), v)
+        if plain:
+            r = applied(p, t, spread(center, b), weight(p, v, middle))
+            columns_x[h] = as_compute(p, r)
+        else:
+            r = one_nan(applied(p, t, spread(center, b), wide_weight(p, v, middle)))
+            columns_x[h] = as_compute(p, r)
     for g in range(groups):
-        dx = group_at(at, g, L)[1]
-        store_columns(dx, join(columns_x[2 * g], columns_x[2 * g + 1]), L)
+        store_columns(group_at(at, g, L)[1], join(columns_x[2 * g], columns_x[2 * g + 1]), L)
     return True
 
 

@@ -14,7 +14,6 @@ from pullback.cpu.emit import Vec, constant, inlined, llvm_call, op
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import (
     absolute,
-    any_lane,
     as_float,
     as_int,
     copysign,
@@ -227,18 +226,6 @@ def exponential_of(p, v):
         return select(near, to_f64(m), n), select(near, to_f64(k), j)
 
     return narrow
-
-
-@inlined
-def narrow_weight(x, center):
-    """e^x·2^center, down to where no f32 is left of any product with it."""
-    low = (-TOP - center) * ln2(x)
-    w = to_f64(narrow_exp_near(maximum(x, low), -center))
-    if any_lane(x < low):
-        m, k = narrow_exp_pair(maximum(x, -REACH))
-        k_ = to_f64(k + center)
-        w = to_f64(m) * power(maximum(smallest(w), k_))
-    return w
 
 
 half_root_bits = per_type(0x3F3504F3, 0x3FE6A09E667F3BCD)  # sqrt(1/2)

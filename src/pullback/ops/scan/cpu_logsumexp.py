@@ -52,13 +52,13 @@ from pullback.ops.scan.cpu_columns import (
     cell_of,
     columns_rows,
     group_at,
-    half_tile,
     load_columns,
     ordered,
     paired,
     running,
     store_columns,
     sweep_groups,
+    zero_tile,
 )
 from pullback.ops.scan.cpu_exponents import (
     NEAR,
@@ -309,7 +309,7 @@ def _logcumsumexp(task, lo, hi, cells, L):
     states = stack(start_of(p, filled_wide(p, 0.0, L)), cells)
     zero = filled_wide(p, 0.0, lines_across(p))
     measures = stack(measured(p, to_f64(zero), to_f64(zero), zero, zero), GROUPS)
-    rooms = stack(half_tile(p, 0), PARTS), stack(half_tile(p, 1), PARTS), measures
+    rooms = stack(half(zero_tile(p, 0), 0), PARTS), stack(half(zero_tile(p, 1), 0), PARTS), measures
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L), None, None

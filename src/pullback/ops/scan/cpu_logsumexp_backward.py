@@ -31,6 +31,7 @@ from pullback.cpu.tiles import (
 )
 from pullback.cpu.vector import (
     any_lane,
+    half,
     like,
     maximum,
     not_le,
@@ -40,9 +41,9 @@ from pullback.cpu.vector import (
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
     PARTS,
-    half_tile,
     running,
     sweep_groups,
+    zero_tile,
 )
 from pullback.ops.scan.cpu_decays import decay_tile, first_state, started, usual_decays
 from pullback.ops.scan.cpu_exponents import (
@@ -71,13 +72,12 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
     states = stack(first_state(filled_wide(x, 0.0, L)), cells)
-    narrow, wide = half_tile(x, 0), half_tile(x, 1)
+    narrow, wide = zero_tile(x, 0), zero_tile(x, 1)
     rooms = (
-        stack(narrow, PARTS),
-        stack(narrow, PARTS),
-        stack(narrow, PARTS),
-        stack(wide, PARTS),
-        stack(wide, PARTS),
+        stack(half(narrow, 0), PARTS),
+        stack(narrow, GROUPS),
+        stack(narrow, GROUPS),
+        stack(half(wide, 0), PARTS),
         stack(filled_wide(x, 0.0, lines_across(x)), GROUPS),
     )
     for item in range(lo, hi):
