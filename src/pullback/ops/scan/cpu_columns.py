@@ -70,8 +70,10 @@ def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
         [shuffle(b, rows[i], rows[i + 1], lanes) for i in (0, 2)] for lanes in _PAIRS[size]
     )
     if size == 4:
-        return [shuffle(b, *pair, lanes) for pair in (low, high) for lanes in _FOURS[size]]
-    return [shuffle(b, *pair, lanes) for lanes in _FOURS[size] for pair in (low, high)]
+        return [
+            shuffle(b, pair[0], pair[1], lanes) for pair in (low, high) for lanes in _FOURS[size]
+        ]
+    return [shuffle(b, pair[0], pair[1], lanes) for lanes in _FOURS[size] for pair in (low, high)]
 
 
 def _parts(b: ir.IRBuilder, v: ir.Value, n: int) -> list[ir.Value]:

@@ -39,7 +39,6 @@ from pullback.cpu.vector import (
     join,
     like,
     maximum,
-    minimum,
     not_le,
     select,
     to_f32,
@@ -121,8 +120,7 @@ def as_compute(p, v):
 
 @inlined
 def state_of(p, s, low, k, peak):
-    near = minimum(limit_exponent(k), like(k, FARTHEST))
-    usual = (absolute(k) <= near) & (s == s)
+    usual = (absolute(k) <= FARTHEST) & (s == s)
     top = as_compute(p, select(usual, k * ln2(k) + above(k), NAN))
     return s, low, k, top, peak
 
@@ -188,13 +186,11 @@ def logs(p, e, measure, k):
 
     def near_or_far(p, e, measure, k):
         before, base, inverse, grows = measure
-        if any_lane(not_le(grows, NEAR)):
-            d = growth(p, e, spread(inverse, e))
-            far = log_of(p, spread(before, e) + e, spread(k, e))
-            y = fma(d, log_near_series(p, d), spread(base, d))
-            return select(not_le(d, NEAR), far, y)
         d = growth(p, e, spread(inverse, e))
-        return fma(d, log_near_series(p, d), spread(base, d))
+        near = fma(d, log_near_series(p, d), spread(base, d))
+        if any_lane(not_le(grows, NEAR)):  # sums only grow
+            near = select(not_le(d, NEAR), log_of(p, spread(before, e) + e, spread(k, e)), near)
+        return near
 
     return near_or_far
 
