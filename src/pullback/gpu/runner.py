@@ -19,8 +19,17 @@ from pullback.gpu.tuning import warps_of
 
 Status = tuple[int, int, int]
 
-# No contraction: kernels round where their source says, as on the CPU.
-OPTIONS = {"enable_fp_fusion": False}
+_REGISTERS, _LANES, _MOST = 1 << 16, 32, 255  # of an NVIDIA multiprocessor, a warp, a thread
+
+
+def options(warps: int, arch: str) -> dict[str, Any]:
+    """How Triton compiles a kernel. No contraction: kernels round where their source says, as on
+    the CPU. Left to itself, NVIDIA's assembler spills a word or two to let more warps in: here a
+    thread may have whatever registers there are."""
+    chosen: dict[str, Any] = {"num_warps": warps, "enable_fp_fusion": False}
+    if arch.startswith("sm_"):
+        chosen["maxnreg"] = min(_MOST, _REGISTERS // (_LANES * warps))
+    return chosen
 
 
 class Pointer:
@@ -50,12 +59,13 @@ class _Memory:
 class TritonRunner:
     """A program bound to a device; "cpu" means the interpreter, for laws and debugging."""
 
-    __slots__ = ("_device", "_pointers", "_program", "warps")
+    __slots__ = ("_arch", "_device", "_pointers", "_program", "warps")
 
     def __init__(self, program: GpuProgram, device: str) -> None:
         self._program, self._device = program, device
+        self._arch = "" if device == "cpu" else arch(device)
         self.warps = [
-            warps_of(step, arch(device)) if isinstance(step, Step) and device != "cpu" else 0
+            warps_of(step, self._arch) if isinstance(step, Step) and self._arch else 0
             for step in program.steps
         ]
         self._pointers = tuple(
@@ -90,7 +100,7 @@ class TritonRunner:
             if self._device == "cpu":
                 interpret(step.kernel, step.grid, arguments)
             else:
-                step.kernel[step.grid,](**arguments, num_warps=warps, **OPTIONS)
+                step.kernel[step.grid,](**arguments, **options(warps, self._arch))
         return self._status(workspace)
 
     def _status(self, workspace: int) -> Status:

@@ -24,7 +24,7 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import create_function_from_signature
 
 from pullback.gpu.program import Operand, Scratch, Step
-from pullback.gpu.runner import OPTIONS, Pointer
+from pullback.gpu.runner import Pointer, options
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -48,33 +48,33 @@ class Resources:
     vector: int
 
 
-def _specialised(step: Step, target: GPUTarget) -> tuple[Any, Any]:
+def _specialised(step: Step, target: str) -> tuple[Any, Any]:
     """Source and options of a step, as a launch on this target would compile it."""
-    kernel, backend = step.kernel, make_backend(target)
+    kernel, backend = step.kernel, make_backend(TARGETS[target])
     arguments = {
         name: Pointer(_ALIGNED, value.element) if isinstance(value, Operand | Scratch) else value
         for name, value in step.arguments.items()
     }
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-    options = {"num_warps": step.warps, **OPTIONS}
-    bound, specialisation, _ = binder(**arguments, **options)
+    given = options(step.warps, target)
+    bound, specialisation, _ = binder(**arguments, **given)
     parsed, signature, constants, attributes = kernel._pack_args(
-        backend, options, bound, specialisation, None
+        backend, given, bound, specialisation, None
     )
     return ASTSource(kernel, signature, constants, attributes), parsed
 
 
 def fingerprint(step: Step, target: str = "sm_80") -> str:
     """Equal for steps that compile to the same code."""
-    source, options = _specialised(step, TARGETS[target])
-    known = "-".join((triton.__version__, target, source.hash(), options.hash()))
+    source, parsed = _specialised(step, target)
+    known = "-".join((triton.__version__, target, source.hash(), parsed.hash()))
     return hashlib.sha256(known.encode()).hexdigest()
 
 
 def build(step: Step, target: str) -> Resources:
     """Compile a step for a target of `TARGETS`."""
-    source, options = _specialised(step, TARGETS[target])
-    compiled = triton.compile(source, target=TARGETS[target], options=options.__dict__)
+    source, parsed = _specialised(step, target)
+    compiled = triton.compile(source, target=TARGETS[target], options=parsed.__dict__)
     read = _of_amd if TARGETS[target].backend == "hip" else _of_nvidia
     return read(compiled)
 

@@ -159,14 +159,14 @@ def map_tiles(
     row_live = row < rows
     at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
     peak = tl.full([R], float("-inf"), WIDE)
-    nans = tl.zeros([R], tl.int64)
+    nans = tl.zeros([R], tl.int32)
     tops = tl.zeros([R], tl.int64)
     for start in range(0, n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
         p, m, t = _facts(value, live)
-        peak, nans, tops = tl.maximum(peak, p), nans + m, tops + t
+        peak, nans, tops = tl.maximum(peak, p), tl.maximum(nans, m), tops + t
     tau = tl.full([R], -1.0, WIDE)
     first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
     if (KIND == "sparsemax") | (KIND == "entmax15"):
@@ -250,7 +250,7 @@ def map_back(
     at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
     at_dx = place(row, extents, strides_dx)
     dot, total = tl.zeros([R], WIDE), tl.zeros([R], WIDE)
-    masses, nans = tl.zeros([R], tl.int64), tl.zeros([R], tl.int64)
+    masses, nans = tl.zeros([R], tl.int32), tl.zeros([R], tl.int32)
     if TILED:
         for start in range(0, n, B):
             k = start + tl.arange(0, B).to(tl.int64)
@@ -258,7 +258,8 @@ def map_back(
             g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
             p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
             d, t, m, nan = _back_sums(g, p, live, KIND)
-            dot, total, masses, nans = dot + d, total + t, masses + m, nans + nan
+            dot, total = dot + d, total + t
+            masses, nans = tl.maximum(masses, m), tl.maximum(nans, nan)
         for start in range(0, n, B):
             k = start + tl.arange(0, B).to(tl.int64)
             live = (row < rows)[:, None] & (k < n)[None, :]
