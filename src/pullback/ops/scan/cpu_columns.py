@@ -24,6 +24,7 @@ from pullback.cpu.emit import I64, Lane, Vec, constant, inlined, op, shuffle
 from pullback.cpu.memory import STORAGE, _decoded, _encoded
 from pullback.cpu.tiles import _joined, _Tile, by_type, literal, moved
 from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
+from pullback.ops.scan.cpu_quads import common_step
 
 Pointer: Any = types.CPointer
 STEPS: Final = 8
@@ -218,27 +219,6 @@ def running(v, W):
 
 
 @op
-def _common_step(cursors: types.BaseTuple):
-    """1 or -1 if every cursor walks so, else 0."""
-
-    def emit(b, cursors_):
-        steps = [
-            b.extract_value(cursors_, [t, 2])
-            for t, kind in enumerate(cursors)
-            if isinstance(kind, types.BaseTuple)
-        ]
-        out = I64(0)
-        for value in (1, -1):
-            same = ir.IntType(1)(1)
-            for step in steps:
-                same = b.and_(same, b.icmp_signed("==", step, I64(value)))
-            out = b.select(same, I64(value), out)
-        return out
-
-    return types.int64(cursors), emit
-
-
-@op
 def group_at(cursors: types.BaseTuple, g: types.Integer, L: Lane):
     """Group g from here: along, so many tiles on; across, so many lines on."""
 
@@ -273,7 +253,7 @@ def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
     if lead > 0:
         states[0] = tile(cursors, (lead, 1), states[0], L)
     k = lead
-    end = lead + max(n - lead - left, 0) // rows * rows if _common_step(cursors) != 0 else lead
+    end = lead + max(n - lead - left, 0) // rows * rows if common_step(cursors) != 0 else lead
     while k < end:
         groups, here = min(GROUPS, (end - k) // rows), moved(cursors, k, 0)
         if not usual(here, groups, states, 0, rooms, L):
