@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -12,10 +13,13 @@ import pytest
 
 pytest.importorskip("typer")
 
+import pullback
 from pullback.bench.race import Effort
 from pullback.bench.results import Results
 from pullback.bench.workload import F32, Draw, Row, Workload, families, take_rows
 from pullback.cli import app as commands
+from pullback.ops.embedding.contract import MODES
+from pullback.verify.subject import subjects
 
 ROOT = Path(__file__).parents[1]
 TINY = Workload("8x16", ("lerp",), families()["lerp"].natures[0].make, take_rows, wrt=("a", "b"))
@@ -45,7 +49,35 @@ def test_list_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "R[j] = dy[j] + x[j+1]·R[j+1]" in out
     assert "scan.cumprod.backward f32 numba" in out
     assert call(monkeypatch, "show", "lerp", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["costs"]["moves"] == "201.3 MB"
+    assert json.loads(capsys.readouterr().out)["plans"][0]["costs"]["moves"] == "201.3 MB"
+
+
+def test_every_name_can_be_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    public = {name for name in pullback.__all__ if inspect.isroutine(getattr(pullback, name))}
+    names = {*subjects(), *public, *(e["op"] for e in listed), *(e["plan"] for e in listed)}
+    assert {"prepare_segments", "embedding_bag_per_sample_weights_backward"} <= names
+    for name in names:
+        assert call(monkeypatch, "show", name, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["plans"] or name in public, name
+        assert found["summary"] or name not in {*subjects(), *public}, name
+        assert call(monkeypatch, "show", name) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(name)
+        assert all(plan["plan"] in out and plan["skus"][-1] in out for plan in found["plans"])
+
+
+def test_an_op_shows_all_its_kinds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "show", "embedding_bag_backward") == 0
+    out = capsys.readouterr().out
+    assert all(f"embedding.bag_{mode}_backward.backward f32" in out for mode in MODES)
+    assert "by bag_max_backward" in out
 
 
 @pytest.mark.parametrize(

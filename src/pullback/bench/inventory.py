@@ -16,13 +16,16 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 import pullback
+from pullback.bench.problem import Problem
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.errors import PullbackError
 from pullback.contract.guarantee import KernelSku, PlanPreference
 from pullback.contract.kinds import BackendKind
 from pullback.contract.record import PlanRecord, Slot
+from pullback.plan.function import Call
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream
+from pullback.verify.subject import Subject, subjects
 
 AnyPlan = type[Plan[Any, Any]]
 
@@ -113,7 +116,7 @@ class Entry:
     family: str
     plan: AnyPlan
     skus: tuple[KernelSku, ...]
-    descriptor: Any
+    descriptors: tuple[Any, ...]  # one of each kind the op has: the modes of a bag
 
     @property
     def record(self) -> PlanRecord:
@@ -152,20 +155,47 @@ def _skus(plan: AnyPlan, descriptor: Any) -> Iterator[KernelSku]:
         yield replace(sku, backend=BackendKind.NUMBA)
 
 
+def _entry(op: str, family: str, plan: AnyPlan, group: list[Any]) -> Entry:
+    usual = {plan.record.kind(d): d for d in group if d.element is ElementKind.F32}
+    skus = dict.fromkeys(sku for d in group for sku in _skus(plan, d))
+    by_kind = sorted(skus, key=lambda sku: list(usual).index(sku.op))
+    return Entry(op, family, plan, tuple(by_kind), tuple(usual.values()))
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """The catalog, in the order of the families."""
-    found: dict[tuple[str, str], Entry] = {}
+    found = []
     for family, plan in plans():
-        by_kind: dict[Any, list[Any]] = {}
+        by_op: dict[str, list[Any]] = {}
         for descriptor in descriptors(plan):
-            by_kind.setdefault(plan.record.kind(descriptor), []).append(descriptor)
-        for group in by_kind.values():
-            skus = tuple(dict.fromkeys(sku for d in group for sku in _skus(plan, d)))
-            op = plan.record.op(group[0])
-            usual = next(d for d in group if d.element is ElementKind.F32)
-            found[op, plan.record.name] = Entry(op, family, plan, skus, usual)
-    return tuple(found.values())
+            by_op.setdefault(plan.record.op(descriptor), []).append(descriptor)
+        found += [_entry(op, family, plan, group) for op, group in by_op.items()]
+    return tuple(found)
+
+
+@cache
+def names() -> dict[str, tuple[Entry, ...]]:
+    """Every name the library has for something it does, with the lines of the catalog behind it:
+    ops, plans with and without "Plan", and public functions, some of which need no kernel."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries():
+        for name in (entry.op, entry.record.name, f"{entry.record.name}Plan"):
+            found.setdefault(name, []).append(entry)
+    for name in pullback.__all__:
+        value = getattr(pullback, name)
+        if callable(value) and not isinstance(value, type):
+            found.setdefault(name, [])
+    for name, subject in subjects().items():
+        found[name] = found[name] or [e for e in entries() if e.plan is _asked(subject).plan]
+    return {name: tuple(behind) for name, behind in found.items()}
+
+
+def _asked(subject: Subject) -> Call:
+    """What a function asks of a plan: tried on the first of its family's cases that it takes."""
+    tried = product(subject.cases(), subject.variants)
+    made = (subject.arguments(case, ElementKind.F32, ElementKind.I64, v) for case, v in tried)
+    return Problem(subject, next(arguments for arguments in made if arguments is not None)).call
 
 
 # --- laying out ahead -----------------------------------------------------------------------------

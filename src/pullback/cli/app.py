@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from pullback.cli import bench, catalog, demo, doctor, gpu, report, verify, warm
+from pullback.cli import bench, catalog, demo, doctor, gpu, report, show, verify, warm
 
 app = typer.Typer(
     name="pullback",
@@ -25,7 +25,7 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "list": catalog.list_,
-    "show": catalog.show,
+    "show": show.show,
     "verify": verify.verify,
     "bench": bench.bench,
     "report": report.report,

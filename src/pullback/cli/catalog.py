@@ -1,4 +1,4 @@
-"""`list`, `show` and `catalog`: what there is, read off the records."""
+"""`list` and `catalog`: what there is, read off the records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from pullback.bench.inventory import Entry
 
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def _ops(incomplete: str) -> list[str]:
-    """Shell completion of op names."""
-    from pullback.bench.inventory import entries
-
-    return sorted({e.op for e in entries() if e.op.startswith(incomplete)})
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -74,105 +67,9 @@ def list_(
     screen.show(table)
 
 
-def show(
-    op: Annotated[str, typer.Argument(help="An op, as `list` names it.", autocompletion=_ops)],
-    json: JSON = False,
-) -> None:
-    """One op: formula, contract, kernels, costs.
-
-    [dim]pullback show cumprod_backward
-    pullback show segment_max --json[/dim]
-    """
-    from pullback.bench.inventory import entries
-    from pullback.cli import screen
-
-    screen.one_of("op", op, dict.fromkeys(e.op for e in entries()))
-    found = [entry for entry in entries() if entry.op == op]
-    if json:
-        screen.as_json([{**facts(e), "tensors": _tensors(e), "costs": _costs(e)} for e in found])
-        return
-    out = screen.console()
-    out.print(f"[bold]{op}[/bold]  {screen.plain(_signature(op))}")
-    out.print(f"{_summary(op)}\n", markup=False)
-    out.print(formula(found[0].family), markup=False, soft_wrap=True)
-    for entry in found:
-        table = screen.table(
-            f"{entry.record.name}Plan: {inspect.getdoc(entry.plan)}",
-            "tensor", "role", "holds", "needed", "may be the buffer of",
-        )  # fmt: skip
-        for row in _tensors(entry):
-            table.add_row(*(str(value) for value in row.values()))
-        screen.show(table)
-        for sku in entry.skus:
-            out.print(f"  {sku}", markup=False)
-        costs = ", ".join(f"{key} {value}" for key, value in _costs(entry).items())
-        out.print(f"  at a training size: {costs}\n")
-
-
-def _function(op: str) -> Any:
-    import pullback
-
-    return getattr(pullback, op, None)
-
-
-def _signature(op: str) -> str:
-    function = _function(op)
-    if function is None:
-        return "(a plan without a function of its own)"
-    parameters = inspect.signature(function).parameters.values()
-    return "(" + ", ".join(str(p.replace(annotation=p.empty)) for p in parameters) + ")"
-
-
-def _summary(op: str) -> str:
-    function = _function(op)
-    return inspect.getdoc(function) or "" if function is not None else ""
-
-
 def formula(family: str) -> str:
     """The mathematics, where it stands once: the docstring of the family's contract."""
     return inspect.getdoc(import_module(f"pullback.ops.{family}.contract")) or ""
-
-
-def _tensors(entry: Entry) -> list[dict[str, str]]:
-    descriptor = entry.descriptor
-    return [
-        {
-            "name": slot.name,
-            "role": slot.role.value,
-            "holds": " ".join(kind.value for kind in slot.holds or ()) or "the plan's dtype",
-            "needed": "yes" if slot.used(descriptor) and slot.needed(descriptor) else "no",
-            "in place of": " ".join(slot.in_place_of),
-        }
-        for slot in entry.record.slots
-        if not slot.part_of
-    ]
-
-
-def _costs(entry: Entry) -> dict[str, str]:
-    """What a call moves and borrows, at the size of the benchmark's first row."""
-    from math import prod
-
-    from pullback.bench.inventory import TRAINING, descriptors
-    from pullback.contract.element import ElementKind
-
-    found = [
-        d
-        for d in descriptors(entry.plan, TRAINING)
-        if d.element is ElementKind.F32 and entry.record.op(d) == entry.op
-    ]
-    if not found:
-        return {}
-    desc = found[-1]
-    moved = sum(
-        prod(slot.shape(desc)) * slot.elements(desc.element)[-1].itemsize
-        for slot in entry.record.slots
-        if slot.used(desc) and slot.needed(desc) and not slot.part_of
-    )
-    return {
-        "moves": f"{moved / 1e6:.1f} MB",
-        "workspace": f"{entry.record.workspace(desc) / 1e6:.3g} MB",
-        "time": "linear in its input",
-    }
 
 
 def catalog(

@@ -39,6 +39,12 @@ def plain(value: object) -> str:
     return escape(str(value))
 
 
+def paragraphs(out: Console, text: str) -> None:
+    """Text filled to the width there is, whatever the width it was written for."""
+    for paragraph in text.split("\n\n") if text else ():
+        out.print(" ".join(paragraph.split()), markup=False)
+
+
 def table(title: str, *columns: str, caption: str = "") -> Table:
     """A plain table; columns that begin with ">" are numbers."""
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
