@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pullback.bench import accuracy, compete, growth, machine, peers, run
+from pullback.bench import accuracy, compete, growth, machine, memory, peers, run
 from pullback.bench.compete import verdict
 from pullback.bench.figures import At, ahead, as_exact, never_behind, no_slower, of_copy
 from pullback.bench.inventory import descriptors, entries, plans
@@ -19,6 +19,7 @@ from pullback.bench.race import Effort, Timing, copy_of, race, summary
 from pullback.bench.results import Accuracy, FigureResult, Results, RowResult, compare
 from pullback.bench.workload import (
     BF16,
+    BOTH,
     F32,
     Draw,
     Peers,
@@ -181,7 +182,54 @@ def test_peers_agree_with_us(library: str, way: str) -> None:
     assert (library in found.timings) == offered
 
 
+@pytest.mark.slow
+def test_compiled_peers_are_compiled_before_they_compete() -> None:
+    if "torch.compile" not in peers.available():
+        pytest.skip("PyTorch or a C++ compiler is not installed")
+    from torch._dynamo.utils import counters
+
+    problem, forward = _row("backward").problems(Draw(F32))
+    contest = peers.Contest(problem, forward, ("a", "b"))
+    entered = peers.enter(
+        "torch.compile", families()["lerp"].peers.table("torch"), "lerp", contest, 2
+    )
+    assert entered is not None
+    before = dict(counters["stats"])
+    results = entered.fetch(entered.run())
+    assert before["unique_graphs"] == 1
+    assert counters["stats"] == before
+    assert not verdict(results, problem.subject.truth(problem.arguments), F32)
+
+
+def test_slow_columns_enter_main_rows_unless_named() -> None:
+    chosen = run.Selection(("lerp",), ("torch", "torch.compile"), 2)
+    assert chosen.columns() == ("torch",)
+    assert chosen.columns(main=True) == chosen.libraries
+    assert replace(chosen, named=True).columns() == chosen.libraries
+    for family in families().values():
+        main = [(row.op, row.direction) for row in rows_of(family) if row.main]
+        assert sorted(main) == sorted((op, way) for op in family.ops for way in BOTH)
+
+
+def test_without_a_compiler_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "torch.compile" not in peers.available()
+    (said,) = peers.left_out(("torch.compile", "numpy"))
+    assert said.startswith("left out: torch.compile (")
+
+
 # --- sections -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["embedding", "embedding_bag", "cumprod"])
+def test_a_step_gives_its_backward_what_its_forward_left(op: str) -> None:
+    family = families()[subjects()[op].family]
+    small = next(w for w in family.workloads if op in w.ops and "small" in w.tags)
+    problem, forward = Row(family.name, small, op, "backward", F32).problems(Draw(F32))
+    gradients, results = memory.own_step(problem, forward)()
+    wanted = (*problem.answer(), *forward.answer())
+    for got, want in zip((*gradients, *results), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_accuracy_counts_ulps() -> None:

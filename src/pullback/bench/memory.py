@@ -14,19 +14,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pullback.bench.problem import Problem
 from pullback.bench.results import OURS, Memory
-from pullback.bench.workload import Draw, Row, Workload, families
+from pullback.bench.workload import Draw, Family, Row, families
 from pullback.contract.element import ElementKind
 
+# Libraries whose steps are measured beside ours: those that run on PyTorch's tensors.
+PEERS = ("torch", "entmax")
 
-def peaks(family: str, op: str, workload: Workload, libraries: tuple[str, ...]) -> Memory:
-    found = {}
-    for name in (OURS, *(n for n in libraries if n in _STEPS)):
-        command = [sys.executable, "-m", "pullback.bench.memory", family, op, workload.name, name]
+
+def peaks(family: Family, op: str, libraries: tuple[str, ...]) -> Memory:
+    """At the op's training size. Who has no such op is left out; who fails is named."""
+    rivals = (n for n in PEERS if n in libraries and op in family.peers.table(n))
+    found, verdicts = {}, {}
+    for name in (OURS, *rivals):
+        command = [sys.executable, "-m", "pullback.bench.memory", family.name, op, name]
         done = subprocess.run(command, capture_output=True, text=True, env=environment())
         if done.returncode == 0:
             found[name] = int(json.loads(done.stdout)["peak"])
-    return Memory(family, op, workload.name, found)
+        else:
+            verdicts[name] = f"failed: {done.stderr.strip().splitlines()[-1][:80]}"
+    return Memory(family.name, op, family.main(op).name, found, verdicts)
 
 
 def environment() -> dict[str, str]:
@@ -37,38 +45,35 @@ def environment() -> dict[str, str]:
 # --- in the process that is measured --------------------------------------------------------------
 
 
-def _ours(row: Row, arguments: dict[str, Any], dy: Any) -> Callable[[], Any]:
+def own_step(problem: Problem, forward: Problem) -> Callable[[], Any]:
     """Forward, then backward with what the forward left, as a training step does."""
-    from pullback.verify.subject import subjects
-
-    forward, backward = subjects()[row.op].function, subjects()[f"{row.op}_backward"].function
 
     def step() -> Any:
-        result = forward(**arguments)
-        known = {**arguments, backward.parameters[0]: dy, "y": result, "h": result}
-        return backward(**{k: v for k, v in known.items() if k in backward.parameters}), result
+        results = forward.answer()
+        left = dict(zip(forward.call.returns, results, strict=True))
+        known = {name: left.get(name, value) for name, value in problem.arguments.items()}
+        return problem.subject.answer(known), results
 
     return step
 
 
-def _torch(row: Row, arguments: dict[str, Any], dy: Any) -> Callable[[], Any]:
+def _their_step(
+    function: Callable[..., Any], wrt: tuple[str, ...], problem: Problem, forward: Problem
+) -> Callable[[], Any]:
     import torch
 
     from pullback.bench.peers import to_torch
 
-    function = families()[row.family].peers.table("torch")[row.op]
-    tensors = {k: to_torch(v) if hasattr(v, "dtype") else v for k, v in arguments.items()}
-    inputs = [tensors[name].requires_grad_(True) for name in row.workload.wrt]
-    g = to_torch(dy)
+    given = forward.arguments.items()
+    tensors = {k: to_torch(v) if hasattr(v, "dtype") else v for k, v in given}
+    inputs = [tensors[name].requires_grad_(True) for name in wrt]
+    g = to_torch(problem.dy)
 
     def step() -> Any:
         y = function(**tensors)
         return torch.autograd.grad(y, inputs, g), y
 
     return step
-
-
-_STEPS: dict[str, Callable[..., Callable[[], Any]]] = {OURS: _ours, "torch": _torch}
 
 
 def _status(field: str) -> int:
@@ -86,15 +91,16 @@ def _peak(step: Callable[[], Any]) -> int:
     return max(peak - before, 0)
 
 
-def main(family: str, op: str, workload: str, name: str) -> None:
+def main(family: str, op: str, name: str) -> None:
     import pullback
 
     found = families()[family]
-    chosen = next(w for w in found.workloads if w.name == workload and op in w.ops)
-    row = Row(family, chosen, op, "backward", ElementKind.F32)
-    problem, forward = row.problems(Draw(row.element))
-    dy = problem.arguments[problem.subject.function.parameters[0]]
-    step = _STEPS[name](row, forward.arguments, dy)
+    row = Row(family, found.main(op), op, "backward", ElementKind.F32)
+    pair = row.problems(Draw(row.element))
+    if name == OURS:
+        step = own_step(*pair)
+    else:
+        step = _their_step(found.peers.table(name)[op], row.workload.wrt, *pair)
     # Once before: code is compiled and loaded, thread pools stand, and what is freed is given back.
     step()
     pullback.empty_cache()

@@ -5,8 +5,10 @@ makes of its forward, with everything the forward saves already saved."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -43,12 +45,6 @@ class Contest:
 def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:
     arrays = {k: v for k, v in arguments.items() if isinstance(v, np.ndarray)}
     return arrays, {k: v for k, v in arguments.items() if k not in arrays}
-
-
-def _dy(problem: Problem) -> Array:
-    """The gradient of the result: the first parameter of every backward."""
-    found: Array = problem.arguments[problem.subject.function.parameters[0]]
-    return found
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
@@ -100,7 +96,7 @@ def eager(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch]:
     if not contest.wrt:
         return partial(function, **tensors, **options), _fetch_torch
     inputs = [tensors[name].requires_grad_(True) for name in contest.wrt]
-    y, dy = function(**tensors, **options), to_torch(_dy(contest.problem))
+    y, dy = function(**tensors, **options), to_torch(contest.problem.dy)
     return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True), _fetch_torch
 
 
@@ -108,7 +104,16 @@ def compiled(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch
     import torch
 
     torch._dynamo.reset()
-    return eager(torch.compile(function), contest)
+    run, fetch = eager(torch.compile(function), contest)
+    run()  # compiles: what is checked and timed later is only the compiled code
+    return run, fetch
+
+
+def _no_compiler() -> str:
+    """What keeps torch.compile from working, if anything does."""
+    names = [os.environ.get("CXX"), "g++", "clang++"]
+    found = any(name and shutil.which(name) for name in names)
+    return "" if found else "it needs a C++ compiler: g++, clang++ or the one CXX names"
 
 
 def into_given(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch]:
@@ -138,7 +143,7 @@ def jitted(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch]:
         forward = jax.jit(lambda given: fixed(**given))
         return lambda: jax.block_until_ready(forward(values)), fetch
     inputs = [values.pop(name) for name in contest.wrt]
-    dy = jnp.asarray(_dy(contest.problem))
+    dy = jnp.asarray(contest.problem.dy)
 
     def of_inputs(*given: Any) -> Any:
         return fixed(**dict(zip(contest.wrt, given, strict=True)), **values)
@@ -154,18 +159,25 @@ def jitted(function: Callable[..., Any], contest: Contest) -> tuple[Run, Fetch]:
 
 @dataclass(frozen=True)
 class Library:
-    """A column of the benchmark: the package it needs, whose table it uses, how it is called."""
+    """A column of the benchmark: the package it needs, whose table it uses, how it is called, what
+    else it lacks. Those `slow` to begin enter only the main rows, unless they are asked for."""
 
     package: str
     table: str
     enter: Callable[[Callable[..., Any], Contest], tuple[Run, Fetch] | None]
-    on_request: bool = False
+    lacks: Callable[[], str] = str
+    slow: bool = False
+
+    @property
+    def absent(self) -> str:
+        """Why this cannot compete here; empty if it can."""
+        return self.lacks() if find_spec(self.package) else f"{self.package} is not installed"
 
 
 LIBRARIES: dict[str, Library] = {
     "torch": Library("torch", "torch", eager),
     "torch out": Library("torch", "torch out", into_given),
-    "torch.compile": Library("torch", "torch", compiled, on_request=True),
+    "torch.compile": Library("torch", "torch", compiled, _no_compiler, slow=True),
     "jax": Library("jax", "jax", jitted),
     "entmax": Library("entmax", "entmax", eager),
     "numpy": Library("numpy", "numpy", plain),
@@ -175,13 +187,27 @@ LIBRARIES: dict[str, Library] = {
 
 
 def available(wanted: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """The columns whose packages are installed; slow ones only when asked for by name."""
+    """The columns, of all or of those wanted, that can compete here."""
     return tuple(
         name
         for name, library in LIBRARIES.items()
-        if find_spec(library.package) is not None
-        and (name in wanted if wanted is not None else not library.on_request)
+        if (wanted is None or name in wanted) and not library.absent
     )
+
+
+def left_out(wanted: tuple[str, ...] | None = None) -> Iterator[str]:
+    """A sentence for every reason why columns are missing."""
+    reasons: dict[str, list[str]] = {}
+    for name, library in LIBRARIES.items():
+        if (wanted is None or name in wanted) and library.absent:
+            reasons.setdefault(library.absent, []).append(name)
+    for reason, names in reasons.items():
+        yield f"left out: {', '.join(names)} ({reason})"
+
+
+def quick(libraries: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that are quick to begin: who competes in every row."""
+    return tuple(name for name in libraries if not LIBRARIES[name].slow)
 
 
 @cache

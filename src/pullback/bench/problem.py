@@ -63,6 +63,12 @@ class Problem:
         return function.body(**function.views(bound))
 
     @property
+    def dy(self) -> Array:
+        """The gradient of the result: the first parameter of every backward."""
+        found: Array = self.arguments[self.subject.function.parameters[0]]
+        return found
+
+    @property
     def planned(self) -> bool:
         """Whether one plan answers the call; a sparse gradient has no size before it is known."""
         return not self.arguments.get("sparse")

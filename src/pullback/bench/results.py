@@ -89,12 +89,13 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak bytes of a forward and a backward beyond the inputs."""
+    """Peak bytes of a forward and a backward beyond the inputs, or why there are none."""
 
     family: str
     op: str
     workload: str
     peaks: dict[str, int]
+    verdicts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 
-from pullback.bench import accuracy, compete, growth, memory, overhead
+from pullback.bench import accuracy, compete, growth, memory, overhead, peers
 from pullback.bench.figures import read_all
 from pullback.bench.race import FULL, Effort
 from pullback.bench.results import Entry, Results
@@ -29,7 +29,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Selection:
-    """What to run: families (or "overhead"), sections, rows by pattern, columns."""
+    """What to run: families (or "overhead"), sections, rows by pattern, columns. Columns that were
+    `named` stand in every row, also those that are slow to begin."""
 
     families: tuple[str, ...]
     libraries: tuple[str, ...]
@@ -38,6 +39,11 @@ class Selection:
     pattern: str = "*"
     effort: Effort = FULL
     quick: bool = False
+    named: bool = False
+
+    def columns(self, main: bool = False) -> tuple[str, ...]:
+        """Who competes in a row."""
+        return self.libraries if main or self.named else peers.quick(self.libraries)
 
     def wants(self, section: str, title: str) -> bool:
         return section in self.sections and fnmatchcase(title, self.pattern)
@@ -55,7 +61,8 @@ def _rows(family: Family, chosen: Selection) -> Iterator[Task]:
     for row in rows_of(family):
         if chosen.quick and row.element is not ElementKind.F32:
             continue
-        job = partial(compete.measure, row, chosen.libraries, chosen.effort, chosen.threads)
+        columns = chosen.columns(row.main and not chosen.quick)
+        job = partial(compete.measure, row, columns, chosen.effort, chosen.threads)
         yield Task("rows", row.title, _one(job))
 
 
@@ -76,10 +83,9 @@ def _scaling(family: Family, chosen: Selection) -> Iterator[Task]:
 
 
 def _memory(family: Family, chosen: Selection) -> Iterator[Task]:
-    workload = family.workloads[0]
-    for op in workload.ops:
+    for op in family.ops:
         if f"{op}_backward" in subjects():
-            job = partial(memory.peaks, family.name, op, workload, chosen.libraries)
+            job = partial(memory.peaks, family, op, chosen.libraries)
             yield Task("memory", f"{op} memory", _one(job))
 
 
@@ -89,7 +95,7 @@ def _accuracy(family: Family, chosen: Selection) -> Iterator[Task]:
             for way in _directions(op):
                 for element in workload.elements:
                     row = Row(family.name, workload, op, way, element)
-                    job = partial(accuracy.measure, row, chosen.libraries, chosen.threads)
+                    job = partial(accuracy.measure, row, chosen.columns(), chosen.threads)
                     title = f"{row.title} accuracy"
                     yield Task("accuracy", title, _one(job))
 

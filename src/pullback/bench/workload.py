@@ -133,6 +133,10 @@ class Family:
     peers: Peers = Peers({})
     figures: tuple[Figure, ...] = ()
 
+    def main(self, op: str) -> Workload:
+        """An op's training size: the first of its workloads in f32."""
+        return next(w for w in self.workloads if op in w.ops and F32 in w.elements)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -147,6 +151,11 @@ class Row:
     @property
     def title(self) -> str:
         return f"{self.op} {self.direction} {self.workload.name} {self.element.value}"
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the row its op is known by: the training size in f32."""
+        return self.element is F32 and self.workload is families()[self.family].main(self.op)
 
     def problems(self, draw: Draw) -> tuple[Problem, Problem]:
         """The row's own problem, and the forward one that belongs to it."""

@@ -24,7 +24,9 @@ def bench(
         list[str] | None,
         typer.Argument(help="Families, or `overhead`; all of them.", autocompletion=_families),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="f32 only, fewer samples.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="f32 only, fewer samples, no torch.compile.")
+    ] = False,
     rows: Annotated[
         str, typer.Option(help="Only what matches this pattern, as in '*backward 4096*'.")
     ] = "*",
@@ -34,7 +36,7 @@ def bench(
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(help="Columns, comma-separated; 'torch.compile' only if named, 'none'."),
+        typer.Option(help="Columns, comma-separated, in every row; or 'none'."),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores for everybody; all.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write JSON, and CSV beside it.")] = None,
@@ -44,7 +46,8 @@ def bench(
     """Time pullback beside every installed peer and beside a plain copy of the same bytes.
 
     Contestants take turns in one process, in a new order each round, with equal threads. A result
-    is checked against the oracle first; a wrong one is named and not timed.
+    is checked against the oracle first; a wrong one is named and not timed. torch.compile, which
+    takes seconds to begin, enters the training size of each op in f32, or all rows if it is named.
 
     [dim]pullback bench scan lerp
     pullback bench segment --rows '*max backward*' --peers torch,jax
@@ -52,11 +55,15 @@ def bench(
     pullback bench overhead[/dim]
     """
     from pullback.bench import machine
+    from pullback.bench.peers import left_out
     from pullback.cli import screen
     from pullback.cli.bench_tables import everything
 
     count = machine.settle(threads)
-    chosen = _selection(families, quick, rows, sections, peers, count)
+    named = None if peers is None else tuple(p.strip() for p in peers.split(",") if p.strip())
+    chosen = _selection(families, quick, rows, sections, named, count)
+    for sentence in left_out(named):
+        screen.tell(screen.plain(sentence))
     before = _load(compare) if compare else None
     if save is not None:
         _make_room(save)  # before the run, which may take an hour
@@ -92,7 +99,7 @@ def _selection(
     quick: bool,
     rows: str,
     sections: list[str] | None,
-    peers: str | None,
+    named: tuple[str, ...] | None,
     threads: int,
 ) -> Selection:
     from pullback.bench import overhead
@@ -104,20 +111,20 @@ def _selection(
 
     known = (*families(), overhead.NAME)
     wanted = [one_of("family", name, known) for name in names or known]
-    libraries = None if peers is None else [p.strip() for p in peers.split(",") if p.strip()]
-    for library in libraries or ():
+    for library in named or ():
         one_of("peer", library, (*columns.LIBRARIES, "none"))
     parts = [one_of("section", section, SECTIONS) for section in sections or SECTIONS]
     if rows != "*" and sections is None:
         parts = ["rows"]
     return Selection(
         families=tuple(wanted),
-        libraries=columns.available(None if libraries is None else tuple(libraries)),
+        libraries=columns.available(named),
         threads=threads,
         sections=tuple(parts),
         pattern=rows if "*" in rows else f"*{rows}*",
         effort=QUICK if quick else FULL,
         quick=quick,
+        named=named is not None,
     )
 
 

