@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from compiled import in_new_process
+
 pytest.importorskip("typer")
 
 import pullback
+from pullback.bench.memory import environment
 from pullback.bench.race import Effort
 from pullback.bench.results import Results
 from pullback.bench.workload import F32, Draw, Row, Workload, families, take_rows
@@ -91,7 +96,7 @@ def test_an_op_shows_all_its_kinds(
         (("bench", "lerp", "--compare", "pyproject.toml"), "is not a result"),
         (("bench", "lerp", "--save", "docs"), "docs is not a file that can be written"),
         (("bench", "lerp", "--save", "LICENSE/x.json"), "LICENSE"),
-        (("report", "benchmarks/results.json", "--out", "docs"), "Is a directory: 'docs'"),
+        (("report", "benchmarks/results.json", "--out", "docs"), "docs is not a file"),
         (("catalog", "--write", "LICENSE/x.md"), "Not a directory: 'LICENSE/x.md'"),
         (("report", "missing.json"), "pullback bench --save missing.json"),
         (("report", "pyproject.toml"), "is not a result"),
@@ -166,7 +171,7 @@ def test_an_interrupt_keeps_what_is_done(
 
     monkeypatch.setattr(compete, "measure", once)
     words = ("bench", "lerp", "--quick", "--rows", "8x8", "--peers", "none", "--json")
-    assert call(monkeypatch, *words) == 0
+    assert call(monkeypatch, *words) == 130
     said = capsys.readouterr()
     assert "interrupted" in said.err
     assert Results.from_json(said.out).rows == measured
@@ -202,17 +207,6 @@ def test_warm_lays_out_every_plan(
     assert "LerpPlan f32: ZeroDivisionError" in capsys.readouterr().err
 
 
-def _python(code: str, **environment: str) -> str:
-    import os
-
-    paths = os.pathsep.join(path for path in sys.path if path)
-    env = {**os.environ, "PYTHONPATH": paths, **environment}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['pullback', '--help']\n"
@@ -221,7 +215,7 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = ('numba', 'torch', 'jax', 'altair', 'triton')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    assert _python(code).strip().endswith("[]")
+    assert in_new_process(code).endswith("[]")
 
 
 def test_the_package_runs_as_the_command() -> None:
@@ -230,7 +224,7 @@ def test_the_package_runs_as_the_command() -> None:
         "try:\n    runpy.run_module('pullback', run_name='__main__')\n"
         "except SystemExit as done:\n    assert not done.code"
     )
-    assert "demo" in _python(code)
+    assert "demo" in in_new_process(code)
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -239,7 +233,7 @@ def test_a_missing_extra_is_named() -> None:
         "from pullback.cli import main\n"
         "try:\n    main()\nexcept SystemExit as done:\n    print(done.code)"
     )
-    assert "pip install 'pullback[cli]'" in _python(code)
+    assert "pip install 'pullback[cli]'" in in_new_process(code)
 
 
 def test_the_catalog_is_fresh() -> None:
@@ -252,3 +246,30 @@ def test_the_catalog_is_fresh() -> None:
 def test_blank_draws_have_the_layout_of_real_ones() -> None:
     real, blank = Draw(F32).normal(3, 4), Draw(F32, blank=True).normal(3, 4)
     assert (real.shape, real.strides, real.dtype) == (blank.shape, blank.strides, blank.dtype)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_width_cuts_a_word(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert call(monkeypatch, "list", "segment") == 0
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.replace(",", " ").split()}
+    assert {"unsorted_segment_mean_backward", "UnsortedSegmentMeanBackward", "reference"} <= words
+    assert not any("…" in word for word in words)
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("--help",)])
+def test_a_reader_may_leave(words: tuple[str, ...]) -> None:
+    code = f"import sys; sys.argv = ['pullback', *{words}]\nfrom pullback.cli import main\nmain()"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, env=environment()
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 
@@ -34,8 +35,16 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "catalog": catalog.catalog,
     "gpu-report": gpu.gpu_report,
 }
+
+
+def _help(command: Callable[..., None]) -> str:
+    """A docstring with its paragraphs filled to whatever width there is; examples stay lines."""
+    parts = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(p if p.startswith("[dim]") else " ".join(p.split()) for p in parts)
+
+
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name, help=_help(_command))(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -55,6 +64,12 @@ def _root(
     return
 
 
+def _unread() -> int:
+    """The reader has gone (`pullback list | head`): nothing is left to say."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
 def run() -> int:
     """Run the command line; what to exit with."""
     from pullback.cli.screen import Mistake, plain, tell
@@ -63,11 +78,11 @@ def run() -> int:
     try:
         app()
     except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):
+            return _unread()
         return done.code if isinstance(done.code, int) else 1
     except BrokenPipeError:
-        # The reader has gone (`pullback list | head`): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        return _unread()
     except (Mistake, PullbackError, OSError) as error:
         tell(f"[red]pullback:[/red] {plain(error)}")
         return 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,30 +63,26 @@ def bench(
     chosen = _selection(families, quick, rows, sections, named, count)
     for sentence in left_out(named):
         screen.tell(screen.plain(sentence))
-    before = _load(compare) if compare else None
+    before = load(compare) if compare else None
     if save is not None:
-        _make_room(save)  # before the run, which may take an hour
-    results = run(chosen)
+        screen.make_room(save)  # before the run, which may take an hour
+    results, whole = run(chosen)
     if save is not None:
         store(results, save)
     if json:
         typer.echo(results.as_json())
     else:
         screen.show(*everything(results, before))
+    if not whole:
+        raise typer.Exit(screen.INTERRUPTED)
 
 
-def _make_room(path: Path) -> None:
-    from pullback.cli.screen import Mistake
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Mistake(f"{path} is not a file that can be written")
-
-
-def _load(path: Path) -> Results:
+def load(path: Path) -> Results:
     from pullback.bench.results import Results
     from pullback.cli.screen import Mistake
 
+    if not path.exists():
+        raise Mistake(f"there is no {path}; `pullback bench --save {path}` makes it")
     try:
         return Results.load(path)
     except (ValueError, KeyError, TypeError) as error:
@@ -128,13 +123,14 @@ def _selection(
     )
 
 
-def run(chosen: Selection) -> Results:
-    """All tasks with a progress bar; Ctrl-C keeps what is done."""
+def run(chosen: Selection) -> tuple[Results, bool]:
+    """All tasks with a progress bar, and whether they were: Ctrl-C keeps what is done."""
     from pullback.bench import machine
     from pullback.bench.results import Results
     from pullback.bench.run import conclude, tasks
     from pullback.cli import screen
 
+    whole = True
     results = Results(machine.describe(chosen.threads).as_dict())
     todo = tasks(chosen)
     if not todo:
@@ -148,13 +144,14 @@ def run(chosen: Selection) -> Results:
                     results.add(entry)
             except KeyboardInterrupt:
                 screen.tell("interrupted: this is what was done")
+                whole = False
                 break
             except Exception as error:  # one broken row must not lose the others
                 said = screen.plain(f"{type(error).__name__}: {error}")
                 screen.tell(f"[red]{step.title}:[/red] {said}")
             bar.advance(task)
     conclude(results, chosen)
-    return results
+    return results, whole
 
 
 def store(results: Results, path: Path) -> None:

@@ -31,7 +31,8 @@ def demo(
     kinds = {kind.value: kind for kind in FLOATS}
     elements = tuple(kinds[screen.one_of("dtype", name, kinds)] for name in dtypes or ["f32"])
     count = machine.settle(threads)
-    done = _run(rows(elements), count)
+    todo = rows(elements)
+    done = _run(todo, count)
     if json:
         from pullback.bench.results import Results
 
@@ -40,6 +41,8 @@ def demo(
         _print(done, count)
     if any(row.verdicts.get("pullback") or not row.same_bits for row in done):
         raise typer.Exit(1)
+    if len(done) < len(todo):
+        raise typer.Exit(screen.INTERRUPTED)
 
 
 def _run(todo: list[Row], threads: int) -> list[RowResult]:

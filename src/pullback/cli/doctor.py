@@ -63,7 +63,7 @@ def findings() -> dict[str, Any]:
         "cores": f"{len(cores())} usable of {os.cpu_count()}",
         "threads": machine.threads,
         "features": list(machine.features),
-        "caches": {name: f"{size >> 10} KB" for name, size in machine.caches.items()},
+        "caches": {name: _bytes(size) for name, size in machine.caches.items()},
         "memory": f"{machine.memory / 2**30:.1f} GiB",
         "versions": machine.versions,
         "kernel cache": f"{folder} ({kernels} compiled)",
@@ -73,6 +73,10 @@ def findings() -> dict[str, Any]:
     }
     found["advice"] = list(_advice(machine, kernels, missing, str(folder)))
     return found
+
+
+def _bytes(size: int) -> str:
+    return f"{size >> 20} MB" if size >= 1 << 20 else f"{size >> 10} KB"
 
 
 def _gpu() -> str:

@@ -25,16 +25,11 @@ def report(
     [dim]pullback bench --save results.json && pullback report results.json
     pullback report --out report.html --pictures benchmarks[/dim]
     """
-    from pullback.bench.results import Results
-    from pullback.cli.screen import Mistake, tell
+    from pullback.cli.bench import load
+    from pullback.cli.screen import make_room, tell
 
-    if not results.exists():
-        raise Mistake(f"there is no {results}; `pullback bench --save {results}` makes it")
-    try:
-        found = Results.load(results)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{results} is not a result of `pullback bench --save`: {error}") from None
-    write(found, out, pictures)
+    make_room(out)
+    write(load(results), out, pictures)
     tell(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens from disk")
 
 
@@ -46,7 +41,6 @@ def write(results: Results, out: Path, pictures: Path | None) -> None:
         from pullback.bench.report.page import page
     except ModuleNotFoundError as error:
         raise Mistake(f"the report needs {error.name}: pip install 'pullback[bench]'") from None
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(results))
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +22,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pullback.cli.fit import put, width_of
+
+# What a command that was interrupted exits with, after showing what it had done.
+INTERRUPTED = 130
+
 
 class Mistake(Exception):
     """Something the user can put right; the message says how."""
@@ -32,6 +39,13 @@ def console() -> Console:
 def tell(message: str) -> None:
     """A word beside the result: on the error stream, so that pipes stay clean."""
     Console(stderr=True, highlight=False).print(message, soft_wrap=True)
+
+
+def make_room(path: Path) -> None:
+    """See to it that a file can be written, before the work that is to go there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Mistake(f"{path} is not a file that can be written")
 
 
 def plain(value: object) -> str:
@@ -55,12 +69,12 @@ def table(title: str, *columns: str, caption: str = "") -> Table:
 
 
 def show(*tables: Table) -> None:
-    """Print tables in full: on a pipe there is no width to respect."""
+    """Print tables as wide as the screen lets them; on a pipe there is no width to respect."""
     screen = console()
-    if not screen.is_terminal:
-        screen.width = max(screen.width, 160)
     for one in tables:
-        screen.print(one)
+        if not screen.is_terminal:
+            screen.width = max(160, width_of(one))
+        put(screen, one)
 
 
 def progress() -> Progress:

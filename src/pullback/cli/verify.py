@@ -35,17 +35,25 @@ def verify(
     wanted = [screen.one_of("op or family", op, (*known, *families)) for op in ops or families]
     names = [s.name for s in known.values() if s.name in wanted or s.family in wanted]
     done: list[Verdict] = []
+    whole = False
     with screen.progress() as bar:
         task = bar.add_task("verify", total=len(names) * len(FLOATS) * len(LAWS))
-        for verdict in verdicts(names, every=30 if quick else 4):
-            done.append(verdict)
-            bar.update(task, advance=1, description=f"{verdict.function} {verdict.element.value}")
+        try:
+            for verdict in verdicts(names, every=30 if quick else 4):
+                done.append(verdict)
+                said = f"{verdict.function} {verdict.element.value}"
+                bar.update(task, advance=1, description=said)
+            whole = True
+        except KeyboardInterrupt:
+            screen.tell("interrupted: these laws were tried")
     if json:
         screen.as_json([_facts(verdict) for verdict in done])
     else:
         screen.show(_table(done))
     if any(verdict.broken for verdict in done):
         raise typer.Exit(1)
+    if not whole:
+        raise typer.Exit(screen.INTERRUPTED)
 
 
 def _facts(verdict: Verdict) -> dict[str, object]:
