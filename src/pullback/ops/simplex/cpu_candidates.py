@@ -10,13 +10,17 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I8, I32, I64, Lane, Vec, inlined, op, shuffle, splatted
-from pullback.cpu.tiles import by_type, moved
+from pullback.cpu.memory import get
+from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.transfer import block_at
-from pullback.cpu.vector import as_float, lane, like, maximum, reduce_max, splat, to_i32
+from pullback.cpu.vector import as_float, lane, like, maximum, reduce_max, splat, sqrt, to_i32
 from pullback.ops.simplex.cpu_steps import BF16, CLASSES, LANES, take, whole_steps
 from pullback.ops.simplex.cpu_walk import each
 
 INFINITY = np.inf
+CANDIDATES = 1024
+SEARCH = 16  # lanes of a search among candidates: usually they are few
+ROOM = CANDIDATES + 2 * LANES
 LIST = ir.VectorType(I8, CLASSES)
 
 
@@ -71,12 +75,14 @@ def note_places(
 
 @inlined
 def sift(found, places, count, least):
-    """Drop what is less than `least`, in order; NaN stays. Gives how many are left."""
-    kept = 0
-    for j in range(count):
-        z, place = found[j], places[j]
-        found[kept], places[kept] = z, place
-        kept += 0 if z < least else 1
+    """Drop what is less than `least`, in order; NaN stays. Gives how many are left. SEARCH elements
+    from `count` on are less."""
+    chosen, kept = stack(np.int32(0), ROOM), 0
+    cut = splat(least, SEARCH)
+    for j in range(0, count, SEARCH):
+        kept = note_places(found, chosen, kept, j, get(found, j, 1, SEARCH), cut)
+    for k in range(kept):
+        found[k], places[k] = found[chosen[k]], places[chosen[k]]
     return kept
 
 
@@ -150,6 +156,19 @@ def exactly(p, v, sums, grid):
 
 
 @by_type
-def enough(p):
-    """A step as small as this is the last: rounding, or what bf16 cannot tell."""
+def _enough(p):
+    """How close is close enough: rounding, or what bf16 cannot tell."""
     return (lambda p: 2.0**-30) if p.dtype == BF16 else (lambda p: 2.0**-53)
+
+
+@inlined
+def if_straight(p, grid):
+    """The function is straight between elements: any step may be followed by one as large."""
+    return splat(_enough(p), 1)
+
+
+@inlined
+def if_curved(p, grid):
+    """The norm bends by no more than n, the grid is larger, and the slope no less than 1: after a
+    step s there are less than n/2·s² to go."""
+    return sqrt(splat(_enough(p) / grid, 1))

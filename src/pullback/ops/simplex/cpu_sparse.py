@@ -45,10 +45,14 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_candidates import (
+    CANDIDATES,
+    ROOM,
+    SEARCH,
     coarse,
-    enough,
     exactly,
     find_tops,
+    if_curved,
+    if_straight,
     note_places,
     sift,
 )
@@ -67,21 +71,21 @@ from pullback.ops.simplex.cpu_walk import (
 )
 
 INFINITY, NAN = np.inf, np.nan
-CANDIDATES = 1024
 LONGEST = 1 << 31  # rows whose places fit their type
-ROOM = CANDIDATES + 2 * LANES
 IN_COLUMN = 512  # candidates of one of the LANES columns of a part
 COLUMN_ROOM = IN_COLUMN + 2 * LANES
 COLUMNS_ROOM = LANES * COLUMN_ROOM
 FEW, MANY = 256, 1 << 40  # candidates worth writing one by one; too many to be known
 SPARSE = 16  # elements of a row for each of these
-SEARCH = 16  # lanes of a search among candidates: usually they are few
 STEPS = 128  # more than any row can need
 
 
-def projected(scale: float, terms: Callable, stride: Callable, value: Callable) -> Callable:
+def projected(
+    scale: float, terms: Callable, stride: Callable, value: Callable, last: Callable
+) -> Callable:
     """A kernel body: terms(u, grid) gives the summands of excess and slope for u = z - t >= 0,
-    stride(excess, slope) a step, value(u) the result."""
+    stride(excess, slope) a step, value(u) the result. A step as small as last(p, grid) ends the
+    climb: it is not made, but taken into account."""
 
     @inlined
     def relative(x, top):
@@ -139,18 +143,22 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
             if count <= CANDIDATES:
                 x = take(moved((cursor,), 0, j)[0], (n - j,), -INFINITY, 1)
                 count = note_places(p, places, count, j, x, cut)
+        kept = count
         for j in range(whole, n, LANES):
             if count <= CANDIDATES:
                 x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
                 count = note_places(p, places, count, j, x, cut)
         if count > CANDIDATES:
             return count
-        kept = 0
-        for k in range(count):
+        values = stack(scalar(p, 0.0), ROOM)
+        for k in range(kept):
+            values[k] = read(p, i + places[k])
+        for k in range(kept, count):
             place = places[k]
-            x = splat(read(p, i + min(place, n - 1) * apart), 1)
-            found[kept], places[kept] = lane(relative(x, top), 0), place
+            values[kept], places[kept] = read(p, i + min(place, n - 1) * apart), place
             kept += 1 if place < n else 0  # where all is -inf, so is what fills the last step
+        for k in range(0, kept, SEARCH):
+            put(found, k, 1, relative(get(values, k, 1, SEARCH), top), False)
         return kept
 
     @inlined
@@ -175,10 +183,10 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         return True
 
     @inlined
-    def climb(p, t, excess, slope):
+    def climb(p, t, excess, slope, grid):
         """One step of Newton's method: where it leads, and the step."""
         step = stride(excess, slope)
-        return select(step > enough(p), t + step, t), step
+        return select(step > spread(last(p, grid), step), t + step, t), step
 
     @inlined
     def finish(p, found, places, count, t, grid):
@@ -186,12 +194,12 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
         step = splat(0.0, 1)
         put(found, count, 1, splat(-INFINITY, SEARCH), False)
         for number in range(STEPS):
-            if count > SEARCH and 0 < number < 4:
+            if count > SEARCH and 0 < number < 3:
                 count = sift(found, places, count, lane(t, 0))
                 put(found, count, 1, splat(-INFINITY, SEARCH), False)
             excess, slope = among(p, found, count, t, grid)
             before = t
-            t, step = climb(p, t, excess, slope)
+            t, step = climb(p, t, excess, slope, grid)
             if not any_lane(t > before):
                 break
         return t, step, count
@@ -219,7 +227,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
                     return finish(cursor[0], found, places, count, t, grid)
                 excess, slope = along(cursor, n, top, t, grid)
                 before = t
-                t, step = climb(cursor[0], t, excess, slope)
+                t, step = climb(cursor[0], t, excess, slope, grid)
                 if not any_lane(t > before):
                     break
             return t, step, MANY
@@ -232,7 +240,7 @@ def projected(scale: float, terms: Callable, stride: Callable, value: Callable) 
                     return finish_columns(cursor[0], lists, places, counts, left, t, grid)
                 excess, slope = across(cursor, n, left, top, t, grid)
                 before = t
-                t, step = climb(cursor[0], t, excess, slope)
+                t, step = climb(cursor[0], t, excess, slope, grid)
                 if not any_lane(t > before):
                     break
             return t, step, MANY
@@ -366,8 +374,8 @@ def _squared(u):
     return u * u
 
 
-sparsemax = projected(1.0, _linear, _by_sum, _itself)
-entmax15 = projected(0.5, _square, _by_norm, _squared)
+sparsemax = projected(1.0, _linear, _by_sum, _itself, if_straight)
+entmax15 = projected(0.5, _square, _by_norm, _squared, if_curved)
 
 
 @kernel
