@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -36,6 +37,13 @@ def _spec(chart: Any, description: str, height: int) -> Spec:
     return spec
 
 
+def _tight(name: str, data: Sequence[Mapping[str, Any]]) -> alt.Scale:
+    """A logarithmic scale around the data, not around the powers of ten it lies between."""
+    values = [float(point[name]) for point in data] or [1.0]
+    low, high = min(values), max(values)
+    return alt.Scale(type="log", domain=[0.8 * low, 1.25 * high], nice=False)
+
+
 def roofline(results: Results) -> Spec:
     """Speed against the bytes moved, with the copy of the same bytes as the roof."""
     rows = [r for r in results.rows if INTO in r.timings and COPY in r.timings]
@@ -53,7 +61,7 @@ def roofline(results: Results) -> Spec:
     x = alt.X("bytes:Q", scale=alt.Scale(type="log"), title="bytes read and written").axis(
         format="~s"
     )
-    y = alt.Y("GB/s:Q", scale=alt.Scale(type="log"), title="GB/s")
+    y = alt.Y("GB/s:Q", scale=_tight("GB/s", [*points, *roof]), title="GB/s")
     tip = ["row:N", "GB/s:Q", alt.Tooltip("of copy:Q", format=".0%")]
     marks = alt.Chart(alt.Data(values=points)).mark_point(filled=True, size=55, opacity=0.8)
     dots = marks.encode(
@@ -97,18 +105,20 @@ def speedups(results: Results, peers: list[str] | None = None) -> Spec:
     chosen = alt.selection_point(fields=["peer"], bind="legend")
     base = alt.Chart(alt.Data(values=bars)).encode(
         y=alt.Y("op:N", sort=order, title=None).axis(labelLimit=170),
-        x=alt.X("times:Q", scale=alt.Scale(type="log"), title="times faster than (log scale)").axis(
-            format="~r"
-        ),
-        yOffset="peer:N",
-        color=alt.Color("peer:N", legend=alt.Legend(orient="top")),
+        x=alt.X(
+            "times:Q",
+            scale=_tight("times", [*bars, {"times": 1}]),
+            title="times faster than (log scale)",
+        ).axis(format="~r"),
+        yOffset=alt.YOffset("peer:N", sort=wanted),
+        color=alt.Color("peer:N", sort=wanted, legend=alt.Legend(orient="top")),
         opacity=alt.condition(chosen, alt.value(0.95), alt.value(0.12)),
         tooltip=["row:N", "peer:N", alt.Tooltip("times:Q", format=".2f")],
     )
     marks = base.mark_bar(height=alt.RelativeBandSize(band=0.9)).encode(x2="start:Q")
     rule = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeWidth=1.5).encode(x="one:Q")
     chart = (marks + rule).add_params(chosen)
-    tall = 40 + 10 * max(len(bars), len(order))
+    tall = 40 + 8 * max(len(bars), len(order))
     return _spec(chart, "Speed-up over each peer, one group of bars per op.", tall)
 
 

@@ -15,7 +15,7 @@
       font: "system-ui, sans-serif",
       view: { stroke: "transparent" },
       axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line },
-      legend: { labelColor: ink, titleColor: ink, columns: 4, titleLimit: 0 },
+      legend: { labelColor: ink, titleColor: ink, columns: innerWidth < 600 ? 3 : 8, titleLimit: 0 },
       rule: { color: ink },
       range: { category: { scheme: "tableau10" } },
     };
