@@ -15,7 +15,7 @@ ROOT = Path(pullback.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # Each room may import from itself and from the rooms before it.
-ORDER = ("contract", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "torch", "jax")
+ORDER = ("contract", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "torch")
 ABOVE = ("verify", "bench", "cli")
 RANK = {room: rank for rank, room in enumerate((*ORDER, *ABOVE))}
 

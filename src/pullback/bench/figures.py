@@ -101,6 +101,18 @@ def _ratio(a: At, b: At, results: Results) -> Reading | None:
     return None if over is None or under is None else Reading(over / under)
 
 
+def halves(at_most: float, op: str, way: str, kind: str, size: str = At.workload) -> Figure:
+    """Half the bytes, into given outputs: time over f32."""
+    at = At(op, way, size)
+    text = f"{op} {way} {kind}: time over f32"
+    return no_slower(at_most, text, into(replace(at, dtype=kind)), into(at))
+
+
+def owed(family: str) -> tuple[Figure, ...]:
+    """What is asked of every family that has peers."""
+    return never_behind(family, "small"), never_behind(family), as_exact(family)
+
+
 def into(at: At) -> At:
     return replace(at, who=INTO)
 

@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -204,10 +203,6 @@ def through_torch(effort: Effort) -> RowResult:
         run()
     size = (forward.nbytes, forward.elements, None, True, 0.0)
     return RowResult(NAME, "cumsum", "on a tensor", "4096x4096", "f32", *size, race(runs, effort))
-
-
-def has(package: str) -> bool:
-    return find_spec(package) is not None
 
 
 FIGURES: tuple[Figure, ...] = (

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 F16, BF16, F32, F64 = ElementKind.F16, ElementKind.BF16, ElementKind.F32, ElementKind.F64
 BOTH = ("forward", "backward")
+# The tag of sizes from a kilobyte to a megabyte.
+SMALL = frozenset({"small"})
 
 
 @cache
@@ -107,14 +109,17 @@ class Workload:
         return Problem(subject, arguments, prepared, gathered)
 
 
+Table = Mapping[str, Callable[..., Any]]
+"""What a library offers, by op: a function of the same arguments."""
+
+
 @dataclass(frozen=True)
 class Peers:
-    """What other libraries offer for a family: by library, then by op, a function of the same
-    arguments. Tables are made when the library is first needed."""
+    """What other libraries offer for a family. Tables are made when the library is first needed."""
 
-    tables: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]]
+    tables: Mapping[str, Callable[[], Table]]
 
-    def table(self, library: str) -> Mapping[str, Callable[..., Any]]:
+    def table(self, library: str) -> Table:
         make = self.tables.get(library)
         return make() if make else {}
 
@@ -188,6 +193,11 @@ def rows_of(family: Family) -> Iterator[Row]:
                         direction == "forward" or f"{op}_backward" in subjects()
                     ):
                         yield Row(family.name, workload, op, direction, element)
+
+
+def whole(array: Array) -> Array:
+    """All of it, where the oracle has the time."""
+    return array
 
 
 def take_rows(array: Array) -> Array:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pullback.bench.figures import At, Figure, ahead, as_exact, faster, never_behind, of_copy
+from pullback.bench.figures import At, Figure, ahead, faster, of_copy, owed
 from pullback.bench.workload import (
     BF16,
     F16,
     F32,
     F64,
+    SMALL,
     Draw,
     Family,
     Make,
     Peers,
+    Table,
     Workload,
     take_columns,
+    whole,
 )
 from pullback.verify.subject import Arguments
 
@@ -56,15 +59,10 @@ def _bags(rows: int, width: int, bags: int, each: int, mode: str) -> Make:
     return make
 
 
-def _whole(array: Any) -> Any:
-    return array
-
-
 def _large(name: str, ops: tuple[str, ...], make: Make, **more: Any) -> Workload:
     return Workload(name, ops, make, take_columns, wrt=_WRT, gathers=_GATHERS, **more)
 
 
-_SMALL = frozenset({"small"})
 _HALVES: dict[str, Any] = {"elements": (BF16, F16), "peers": ()}
 WORKLOADS = (
     _large("zipf 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16, _zipf)),
@@ -80,16 +78,14 @@ WORKLOADS = (
         for mode in ("sum", "mean", "max")
     ),
     *(
-        _large(f"{v}x{d}, {n}", LOOKUP, _lookup(v, d, n), tags=_SMALL)
+        _large(f"{v}x{d}, {n}", LOOKUP, _lookup(v, d, n), tags=SMALL)
         for v, d, n in ((8, 4, 16), (16, 8, 32), (64, 16, 256), (1000, 64, 1024), (4000, 64, 4096))
     ),
     *(
-        _large(f"sum {v}x{d}, {b} bags", BAG, _bags(v, d, b, 8, "sum"), tags=_SMALL)
+        _large(f"sum {v}x{d}, {b} bags", BAG, _bags(v, d, b, 8, "sum"), tags=SMALL)
         for v, d, b in ((8, 4, 4), (64, 16, 32), (1000, 64, 512))
     ),
 )  # fmt: skip
-
-Table = Mapping[str, Callable[..., Any]]
 
 
 def _torch() -> Table:
@@ -141,9 +137,7 @@ def _figures() -> tuple[Figure, ...]:
         *(ahead(1.5, At("embedding", "forward", name), "torch") for name in drawn),
         *(ahead(1.5, At("embedding_bag", way, bags), "torch") for way in ("forward", "backward")),
         *(of_copy(0.6, At("embedding", "forward", name)) for name in drawn),
-        never_behind("embedding", "small"),
-        never_behind("embedding"),
-        as_exact("embedding"),
+        *owed("embedding"),
     )
 
 
@@ -159,7 +153,7 @@ _FLOATS = (F32, F64, BF16, F16)
 
 
 def _nature(name: str, ops: tuple[str, ...], make: Make) -> Workload:
-    return Workload(name, ops, make, _whole, _FLOATS, wrt=_WRT)
+    return Workload(name, ops, make, whole, _FLOATS, wrt=_WRT)
 
 
 FAMILY = Family(

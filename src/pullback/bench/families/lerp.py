@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from pullback.bench.figures import (
-    At,
-    Figure,
-    ahead,
-    as_exact,
-    into,
-    never_behind,
-    no_slower,
-    of_copy,
-)
+from pullback.bench.figures import At, Figure, ahead, halves, of_copy, owed
 from pullback.bench.workload import (
     BF16,
     F16,
     F32,
     F64,
+    SMALL,
     Draw,
     Family,
     Make,
     Peers,
+    Table,
     Workload,
     take_rows,
+    whole,
 )
 from pullback.verify.subject import Arguments
 
 OPS = ("lerp",)
 WEIGHT = 0.3
-_SMALL = frozenset({"small"})
 
 
 def _by_number(*shape: int) -> Make:
@@ -48,10 +38,6 @@ def _by_tensor(*shape: int) -> Make:
     return make
 
 
-def _whole(array: Any) -> Any:
-    return array
-
-
 NUMBER, TENSOR = ("a", "b"), ("a", "b", "weight")
 WORKLOADS = (
     Workload(
@@ -59,25 +45,25 @@ WORKLOADS = (
     ),
     Workload("tensor weight", OPS, _by_tensor(4096, 4096), take_rows, wrt=TENSOR),
     *(
-        Workload(f"{n}x{n}", OPS, _by_number(n, n), take_rows, wrt=NUMBER, tags=_SMALL)
+        Workload(f"{n}x{n}", OPS, _by_number(n, n), take_rows, wrt=NUMBER, tags=SMALL)
         for n in (8, 16, 64, 256, 512)
     ),
 )
 
 
-def _torch() -> Mapping[str, Callable[..., Any]]:
+def _torch() -> Table:
     import torch
 
     return {"lerp": lambda a, b, weight, **_: torch.lerp(a, b, weight)}
 
 
-def _torch_out() -> Mapping[str, Callable[..., Any]]:
+def _torch_out() -> Table:
     import torch
 
     return {"lerp": lambda a, b, weight, out, **_: torch.lerp(a, b, weight, out=out)}
 
 
-def _jax() -> Mapping[str, Callable[..., Any]]:
+def _jax() -> Table:
     return {"lerp": lambda a, b, weight, **_: a + weight * (b - a)}
 
 
@@ -85,21 +71,10 @@ def _figures() -> tuple[Figure, ...]:
     ways = ("forward", "backward")
     return (
         *(of_copy(0.95, At("lerp", way)) for way in ways),
-        *(
-            no_slower(
-                0.7,
-                f"lerp {way} {kind}: time over f32",
-                into(At("lerp", way, dtype=kind)),
-                into(At("lerp", way)),
-            )
-            for way in ways
-            for kind in ("bf16", "f16")
-        ),
+        *(halves(0.7, "lerp", way, kind) for way in ways for kind in ("bf16", "f16")),
         ahead(2.0, At("lerp", "backward"), "torch"),
         ahead(3.0, At("lerp", "backward"), "jax"),
-        never_behind("lerp", "small"),
-        never_behind("lerp"),
-        as_exact("lerp"),
+        *owed("lerp"),
     )
 
 
@@ -110,8 +85,8 @@ FAMILY = Family(
     demo=WORKLOADS[:1],
     grow=lambda draw, op, batch, axis: _by_number(batch, axis)(draw, op),
     natures=(
-        Workload("random", OPS, _by_number(64, 256), _whole, (F32, F64, BF16, F16), wrt=NUMBER),
-        Workload("tensor weight", OPS, _by_tensor(64, 256), _whole, (F32,), wrt=TENSOR),
+        Workload("random", OPS, _by_number(64, 256), whole, (F32, F64, BF16, F16), wrt=NUMBER),
+        Workload("tensor weight", OPS, _by_tensor(64, 256), whole, (F32,), wrt=TENSOR),
     ),
     peers=Peers(
         {

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pullback.bench.figures import (
-    At,
-    Figure,
-    ahead,
-    as_exact,
-    into,
-    never_behind,
-    no_slower,
-    of_copy,
-)
+from pullback.bench.figures import At, Figure, ahead, halves, into, no_slower, of_copy, owed
 from pullback.bench.problem import Take
 from pullback.bench.workload import (
     BF16,
     F16,
     F32,
     F64,
+    SMALL,
     Draw,
     Family,
     Make,
     Peers,
+    Table,
     Workload,
     take_columns,
     take_rows,
+    whole,
 )
 from pullback.verify.subject import Arguments
 
@@ -91,12 +85,7 @@ def _ramp(*shape: int) -> Make:
     return make
 
 
-def _whole(array: Any) -> Any:
-    return array
-
-
 _TINY = ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))
-_SMALL = frozenset({"small"})
 # PyTorch gives the last of equal extrema the gradient, and 16 bits leave many equal.
 _LAST = {"ties": "last"}
 
@@ -112,9 +101,9 @@ def _halves(name: str, ops: tuple[str, ...], make: Make, take: Take, **more: Any
 def _random(shape: tuple[int, int]) -> tuple[Workload, ...]:
     rest = tuple(op for op in OPS if op not in EXTREMA)
     return (
-        Workload("random", OPS, _x(*shape), _whole, (F32, F64)),
-        _halves("random", rest, _x(*shape), _whole),
-        _halves("random", EXTREMA, _x(*shape), _whole, options=_LAST),
+        Workload("random", OPS, _x(*shape), whole, (F32, F64)),
+        _halves("random", rest, _x(*shape), whole),
+        _halves("random", EXTREMA, _x(*shape), whole, options=_LAST),
     )
 
 
@@ -131,14 +120,12 @@ WORKLOADS = (
     Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns, peers=_NO_JAX),
     Workload("middle axis", OPS, _x(64, 1024, 256, axis=1), take_rows, peers=_NO_JAX),
     *(
-        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=_SMALL)
+        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=SMALL)
         for rows, columns in _TINY
     ),
 )
 
 # --- peers ----------------------------------------------------------------------------------------
-
-Table = Mapping[str, Callable[..., Any]]
 
 
 def _torch() -> Table:
@@ -221,13 +208,8 @@ def _figures() -> tuple[Figure, ...]:
         for op, way in _OF_COPY
         for where in ("axis 0", "middle axis")
     ]
-    halves = [
-        no_slower(
-            bound,
-            f"{op} {way} {kind}: time over f32",
-            into(At(op, way, dtype=kind)),
-            into(At(op, way)),
-        )
+    half = [
+        halves(bound, op, way, kind)
         for op, bound in _HALF.items()
         for way in ("forward", "backward")
         for kind in ("bf16", "f16")
@@ -235,11 +217,8 @@ def _figures() -> tuple[Figure, ...]:
     torch = [ahead(bound, At(op, "backward"), "torch") for op, bound in _OVER_TORCH.items()]
     zeros = ahead(15.0, At("cumprod", "backward", "zeros"), "torch")
     jax = [ahead(3.0, At(op, "backward"), "jax") for op in _OVER_TORCH]
-    behind = never_behind("scan", "small"), never_behind("scan")
-    return (*main, *hard, *long, *one, *axes, *halves, *torch, zeros, *jax, *behind, EXACT)
+    return (*main, *hard, *long, *one, *axes, *half, *torch, zeros, *jax, *owed("scan"))
 
-
-EXACT = as_exact("scan")
 
 FAMILY = Family(
     name="scan",
@@ -249,10 +228,10 @@ FAMILY = Family(
     grow=lambda draw, op, batch, axis: {"x": _plain(draw, op, batch, axis), "axis": -1},
     natures=(
         *_random((16, 4096)),
-        Workload("zeros", ("cumprod",), _with_zeros(16, 512), _whole),
-        Workload("ties", EXTREMA, _tied(4, 512), _whole),
-        Workload("-inf prefix", ("logcumsumexp",), _masked(16, 512), _whole),
-        Workload("steep ramp", ("logcumsumexp",), _ramp(4, 512), _whole),
+        Workload("zeros", ("cumprod",), _with_zeros(16, 512), whole),
+        Workload("ties", EXTREMA, _tied(4, 512), whole),
+        Workload("-inf prefix", ("logcumsumexp",), _masked(16, 512), whole),
+        Workload("steep ramp", ("logcumsumexp",), _ramp(4, 512), whole),
     ),
     peers=Peers({"torch": _torch, "torch out": _torch_out, "jax": _jax, "numpy": _numpy}),
     figures=_figures(),

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from pullback.bench.figures import (
-    At,
-    Figure,
-    ahead,
-    as_exact,
-    faster,
-    into,
-    never_behind,
-    of_copy,
-    on_two_threads,
-)
+from pullback.bench.figures import At, Figure, ahead, faster, into, of_copy, on_two_threads, owed
 from pullback.bench.workload import (
     BF16,
     F16,
     F32,
     F64,
+    SMALL,
     Draw,
     Family,
     Make,
     Peers,
+    Table,
     Workload,
     take_columns,
+    whole,
 )
 from pullback.verify.subject import Arguments
 
@@ -73,11 +66,6 @@ def _prepared(arguments: Arguments) -> Arguments:
     return {"segment_ids": prepare_segments(arguments["segment_ids"], segments)}
 
 
-def _whole(array: Any) -> Any:
-    return array
-
-
-_SMALL = frozenset({"small"})
 _MAIN = ("segment_sum", "segment_max", "segment_prod")
 _TINY = ((16, 4, 4), (64, 4, 8), (256, 16, 32), (1024, 64, 100), (4096, 64, 400))
 WORKLOADS = (
@@ -96,11 +84,9 @@ WORKLOADS = (
         peers=(), tags=frozenset({"scaling"}),
     ),
     *(
-        Workload(f"{n}x{d}", OPS, _rows(n, d, s), take_columns, tags=_SMALL) for n, d, s in _TINY
+        Workload(f"{n}x{d}", OPS, _rows(n, d, s), take_columns, tags=SMALL) for n, d, s in _TINY
     ),
 )  # fmt: skip
-
-Table = Mapping[str, Callable[..., Any]]
 
 
 def _torch() -> Table:
@@ -196,9 +182,7 @@ def _figures() -> tuple[Figure, ...]:
         ahead(10.0, At("segment_max", "backward", "unsorted 1Mx64"), "torch"),
         *(on_two_threads(1.6, op, way, "one giant 1Mx64") for op in _MAIN for way in ways),
         *(of_copy(0.6, At(op, "backward", size)) for op in OPS),
-        never_behind("segment", "small"),
-        never_behind("segment"),
-        as_exact("segment"),
+        *owed("segment"),
     )
 
 
@@ -209,11 +193,11 @@ FAMILY = Family(
     demo=(Workload("200kx64", OPS, _rows(200_000, 64, 20_000), take_columns),),
     grow=lambda draw, op, batch, axis: _rows(8 * batch, axis // 8, batch)(draw, op),
     natures=(
-        Workload("random", OPS, _rows(2000, 8, 100), _whole, (F32, F64, BF16, F16)),
-        Workload("long", OPS, _rows(20_000, 4, 3), _whole),
+        Workload("random", OPS, _rows(2000, 8, 100), whole, (F32, F64, BF16, F16)),
+        Workload("long", OPS, _rows(20_000, 4, 3), whole),
         Workload(
             "zeros", ("segment_prod",),
-            lambda draw, op: _with_zeros(_rows(200, 8, 20)(draw, op)), _whole,
+            lambda draw, op: _with_zeros(_rows(200, 8, 20)(draw, op)), whole,
         ),
     ),
     peers=Peers({"torch": _torch, "jax": _jax, "numpy": _numpy, "numbagg": _numbagg}),

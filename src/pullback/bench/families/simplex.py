@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
 
-from pullback.bench.figures import (
-    At,
-    Figure,
-    ahead,
-    as_exact,
-    into,
-    never_behind,
-    no_slower,
-    of_copy,
-)
+from pullback.bench.figures import At, Figure, ahead, halves, of_copy, owed
 from pullback.bench.workload import (
     BF16,
     F16,
     F32,
     F64,
+    SMALL,
     Draw,
     Family,
     Make,
     Peers,
+    Table,
     Workload,
     take_columns,
     take_rows,
+    whole,
 )
 from pullback.verify.subject import Arguments
 
@@ -59,23 +50,16 @@ def _masked(*shape: int) -> Make:
     return make
 
 
-def _whole(array: Any) -> Any:
-    return array
-
-
-_SMALL = frozenset({"small"})
 _FLOATS = (F32, BF16, F16, F64)
 WORKLOADS = (
     Workload(_NAMES[0], OPS, _x(*SHAPES[0]), take_rows, _FLOATS),
     Workload(_NAMES[1], OPS, _x(*SHAPES[1]), take_rows),
     Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns),
     *(
-        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=_SMALL)
+        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=SMALL)
         for rows, columns in ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))
     ),
 )
-
-Table = Mapping[str, Callable[..., Any]]
 
 
 def _torch() -> Table:
@@ -155,18 +139,8 @@ def _figures() -> tuple[Figure, ...]:
     copies = [
         of_copy(0.8, At(op, "backward", name)) for op in ("sparsemax", "softmax") for name in _NAMES
     ]
-    halves = [
-        no_slower(
-            0.8,
-            f"{op} {way} bf16: time over f32",
-            into(At(op, way, _NAMES[0], "bf16")),
-            into(At(op, way, _NAMES[0])),
-        )
-        for op in OPS
-        for way in ways
-    ]
-    behind = never_behind("simplex", "small"), never_behind("simplex")
-    return (*sparse, *smooth, *copies, *halves, *behind, as_exact("simplex"))
+    bf16 = [halves(0.8, op, way, "bf16", _NAMES[0]) for op in OPS for way in ways]
+    return (*sparse, *smooth, *copies, *bf16, *owed("simplex"))
 
 
 FAMILY = Family(
@@ -176,10 +150,10 @@ FAMILY = Family(
     demo=WORKLOADS[:1],
     grow=lambda draw, op, batch, axis: {"x": draw.normal(batch, axis), "axis": -1},
     natures=(
-        Workload("random", OPS, _x(16, 1000), _whole, _FLOATS),
-        Workload("offset 1e4", OPS, _x(16, 1000, offset=1e4), _whole),
-        Workload("peaked", OPS, _x(16, 1000, scale=30.0), _whole),
-        Workload("half masked", OPS, _masked(16, 1000), _whole),
+        Workload("random", OPS, _x(16, 1000), whole, _FLOATS),
+        Workload("offset 1e4", OPS, _x(16, 1000, offset=1e4), whole),
+        Workload("peaked", OPS, _x(16, 1000, scale=30.0), whole),
+        Workload("half masked", OPS, _masked(16, 1000), whole),
     ),
     peers=Peers(
         {

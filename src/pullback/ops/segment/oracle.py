@@ -87,140 +87,64 @@ def _product_of_others(rows: Wide) -> Wide:
     return np.asarray(before * after)
 
 
-@ieee
-def segment_sum(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None = None,
-    *,
-    empty: float | None = None,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    fill = 0.0 if empty is None else empty
-    return _forward(x, segment_ids, num_segments, out_of_range, fill, lambda r: r.sum(axis=0))
+def _reduction(reduce: Reduce, neutral: float = 0.0) -> Callable[..., Wide]:
+    """A forward: what becomes of the rows of a segment, and what one without rows holds."""
+
+    @ieee
+    def oracle(
+        x: npt.ArrayLike,
+        segment_ids: npt.ArrayLike,
+        num_segments: int | None = None,
+        *,
+        empty: float | None = None,
+        ties: Ties = "first",
+        out_of_range: OutOfRange = "skip",
+    ) -> Wide:
+        fill = neutral if empty is None else empty
+        return _forward(x, segment_ids, num_segments, out_of_range, fill, reduce)
+
+    return oracle
 
 
-@ieee
-def segment_mean(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None = None,
-    *,
-    empty: float | None = None,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    fill = 0.0 if empty is None else empty
-    return _forward(
-        x, segment_ids, num_segments, out_of_range, fill, lambda r: r.sum(axis=0) / len(r)
-    )
+def _linear_adjoint(pull: Pull) -> Callable[..., Wide]:
+    """A backward that does not depend on the input."""
+
+    @ieee
+    def oracle(
+        dy: npt.ArrayLike, segment_ids: npt.ArrayLike, *, out_of_range: OutOfRange = "skip"
+    ) -> Wide:
+        return _backward(dy, _ones(dy, segment_ids), segment_ids, out_of_range, pull)
+
+    return oracle
 
 
-@ieee
-def segment_max(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None = None,
-    *,
-    empty: float | None = None,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    fill = 0.0 if empty is None else empty
-    return _forward(
-        x, segment_ids, num_segments, out_of_range, fill, lambda r: _first_held(r, maximal(r))
-    )
+def _adjoint(pull: Callable[[Wide, Wide, Ties], Wide]) -> Callable[..., Wide]:
+    """A backward that does: pull(the segment's gradient, its rows, the rule for ties)."""
+
+    @ieee
+    def oracle(
+        dy: npt.ArrayLike,
+        x: npt.ArrayLike,
+        segment_ids: npt.ArrayLike,
+        *,
+        ties: Ties = "first",
+        out_of_range: OutOfRange = "skip",
+    ) -> Wide:
+        return _backward(
+            dy, wide(x), segment_ids, out_of_range, lambda g, rows: pull(g, rows, ties)
+        )
+
+    return oracle
 
 
-@ieee
-def segment_min(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None = None,
-    *,
-    empty: float | None = None,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    fill = 0.0 if empty is None else empty
-    return _forward(
-        x, segment_ids, num_segments, out_of_range, fill, lambda r: _first_held(r, maximal(-r))
-    )
+segment_sum = _reduction(lambda rows: rows.sum(axis=0))
+segment_mean = _reduction(lambda rows: rows.sum(axis=0) / len(rows))
+segment_max = _reduction(lambda rows: _first_held(rows, maximal(rows)))
+segment_min = _reduction(lambda rows: _first_held(rows, maximal(-rows)))
+segment_prod = _reduction(lambda rows: rows.prod(axis=0), neutral=1.0)
 
-
-@ieee
-def segment_prod(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None = None,
-    *,
-    empty: float | None = None,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    fill = 1.0 if empty is None else empty
-    return _forward(x, segment_ids, num_segments, out_of_range, fill, lambda r: r.prod(axis=0))
-
-
-@ieee
-def segment_sum_backward(
-    dy: npt.ArrayLike, segment_ids: npt.ArrayLike, *, out_of_range: OutOfRange = "skip"
-) -> Wide:
-    x = _ones(dy, segment_ids)
-    return _backward(dy, x, segment_ids, out_of_range, lambda g, r: g * r)
-
-
-@ieee
-def segment_mean_backward(
-    dy: npt.ArrayLike, segment_ids: npt.ArrayLike, *, out_of_range: OutOfRange = "skip"
-) -> Wide:
-    x = _ones(dy, segment_ids)
-    return _backward(dy, x, segment_ids, out_of_range, lambda g, r: g * r / np.longdouble(len(r)))
-
-
-@ieee
-def segment_max_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    *,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    def pull(g: Wide, rows: Wide) -> Wide:
-        return _to_holders(g, maximal(rows), ties)
-
-    return _backward(dy, wide(x), segment_ids, out_of_range, pull)
-
-
-@ieee
-def segment_min_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    *,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    def pull(g: Wide, rows: Wide) -> Wide:
-        return _to_holders(g, maximal(-rows), ties)
-
-    return _backward(dy, wide(x), segment_ids, out_of_range, pull)
-
-
-@ieee
-def segment_prod_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    *,
-    ties: Ties = "first",
-    out_of_range: OutOfRange = "skip",
-) -> Wide:
-    """dx[n] = dy · the product of the segment's other rows."""
-
-    def pull(g: Wide, rows: Wide) -> Wide:
-        return np.asarray(g * _product_of_others(rows))
-
-    return _backward(dy, wide(x), segment_ids, out_of_range, pull)
+segment_sum_backward = _linear_adjoint(lambda g, ones: g * ones)
+segment_mean_backward = _linear_adjoint(lambda g, ones: g * ones / np.longdouble(len(ones)))
+segment_max_backward = _adjoint(lambda g, rows, ties: _to_holders(g, maximal(rows), ties))
+segment_min_backward = _adjoint(lambda g, rows, ties: _to_holders(g, maximal(-rows), ties))
+segment_prod_backward = _adjoint(lambda g, rows, _: np.asarray(g * _product_of_others(rows)))
