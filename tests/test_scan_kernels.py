@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +17,7 @@ import pytest
 
 import pullback
 from pullback.contract.element import ElementKind
-from pullback.ops.scan import cpu_sum
+from pullback.ops.scan import cpu_logsumexp_chained, cpu_sum
 
 OLD_CPU = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 SCAN_OF_HALVES = """
@@ -48,21 +49,57 @@ def test_halves_need_no_conversion_instructions() -> None:
     assert old.stdout.strip() == hashlib.sha256(pullback.cumsum(x).tobytes()).hexdigest()
 
 
+def _for_each_thread_count(run: Callable[[], Any]) -> Iterator[tuple[int, Any]]:
+    threads = pullback.get_num_threads()
+    try:
+        for count in (1, 2, 3, 8):
+            pullback.set_num_threads(count)
+            yield count, run()
+    finally:
+        pullback.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_long_line_is_shared(reverse: bool) -> None:
     n = 5 * cpu_sum.CHUNK + 77
     x = np.random.default_rng(4).standard_normal((1, n)).astype(np.float32)
     wanted = pullback.cumsum(_columns(np.repeat(x, 9, 0)), reverse=reverse)[:1]
-    threads = pullback.get_num_threads()
-    try:
-        for count in (1, 2, 3, 8):
-            pullback.set_num_threads(count)
-            assert pullback.cumsum(x, reverse=reverse).tobytes() == wanted.tobytes(), count
-    finally:
-        pullback.set_num_threads(threads)
+    for count, found in _for_each_thread_count(lambda: pullback.cumsum(x, reverse=reverse)):
+        assert found.tobytes() == wanted.tobytes(), count
     exact = np.cumsum(x[:, :: -1 if reverse else 1].astype(np.longdouble), axis=1)
     exact = exact[:, :: -1 if reverse else 1]
     assert np.abs(wanted - exact).max() <= np.spacing(np.float32(np.abs(exact).max()))
+
+
+def _hard_lines(n: int) -> Any:
+    """Lines whose chunks lie near and far from each other, or hold what no usual chunk does."""
+    x = np.random.default_rng(8).standard_normal((5, n))
+    x[1] *= 30
+    x[2] += np.linspace(0, -5000, n)
+    x[3, : n // 3] = x[3, n // 2 :: 2] = -np.inf
+    x[4, n // 4] = 300
+    x[4, n // 2] = np.inf
+    x[4, -n // 8] = np.nan
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_long_line_of_exponentials_is_shared(reverse: bool) -> None:
+    x = _hard_lines(9 * cpu_logsumexp_chained.CHUNK + 77)
+    dy = np.random.default_rng(9).standard_normal(x.shape).astype(np.float32)
+    dy[0, 30000] = np.nan
+    y = pullback.logcumsumexp(_columns(x), reverse=reverse)
+    dx = pullback.logcumsumexp_backward(_columns(dy), _columns(x), y, reverse=reverse)
+    y = np.ascontiguousarray(y)
+
+    def both() -> Any:
+        return (
+            pullback.logcumsumexp(x, reverse=reverse),
+            pullback.logcumsumexp_backward(dy, x, y, reverse=reverse),
+        )
+
+    for count, found in _for_each_thread_count(both):
+        assert [a.tobytes() for a in found] == [y.tobytes(), dx.tobytes()], count
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])

@@ -18,6 +18,7 @@ from pullback.ops.scan import (
     cpu_extremum_backward,
     cpu_logsumexp,
     cpu_logsumexp_backward,
+    cpu_logsumexp_chained,
     cpu_product,
     cpu_product_backward,
     cpu_product_halves_backward,
@@ -28,7 +29,8 @@ from pullback.tensor.layout import along_axis
 
 VECTOR_BYTES = 32
 K = ScanKind
-FEW_LINES = 16  # fewer are shared by threads, if they are long and the kernel knows how
+# Fewer lines are shared by threads, if they are this long and the kernel knows how.
+FEW_LINES, LONG = 16, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class Way:
     vectors: int = 256  # in a strip
     lines: int = 0  # in a strip, where a kernel has room for so many only
     against: bool = False  # the scan's direction
-    chained: Kernel | None = None  # threads share a line
+    chained: Kernel | None = None  # threads share a line,
+    chunk: int = cpu_sum.CHUNK  # this long a part at a time,
+    links: int = 1  # and hand so many links' words to the next
     whole_rows: bool = False  # across, too, lines of memory are written at once
 
     def strip(self, element: ElementKind) -> int:
@@ -53,11 +57,18 @@ def _way(room: ModuleType, name: str, **traits: Any) -> Way:
 
 
 EXTREMA = tuple(product((K.CUMMAX, K.CUMMIN), (TieRule.FIRST, TieRule.LAST)))
+_SHARED = {"chunk": cpu_logsumexp_chained.CHUNK, "links": cpu_logsumexp_chained.LINKS}
 # By kind, for extrema also by ties, and by whether positions are wanted.
 FORWARD: dict[Any, Way] = {
     K.CUMSUM: _way(cpu_sum, "cumsum", chained=cpu_sum.cumsum_chained),
     K.CUMPROD: _way(cpu_product, "cumprod"),
-    K.LOG_CUMSUM_EXP: _way(cpu_logsumexp, "logcumsumexp", vectors=128),
+    K.LOG_CUMSUM_EXP: _way(
+        cpu_logsumexp,
+        "logcumsumexp",
+        vectors=128,
+        **_SHARED,
+        chained=cpu_logsumexp_chained.logcumsumexp_chained,
+    ),
     **{(k, t, False): _way(cpu_extremum, t.value) for k, t in EXTREMA},
     **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices") for k, t in EXTREMA},
 }
@@ -72,7 +83,12 @@ BACKWARD: dict[Any, Way] = {
         whole_rows=True,
     ),
     (K.LOG_CUMSUM_EXP, True): _way(
-        cpu_logsumexp_backward, "logcumsumexp_backward", vectors=128, against=True
+        cpu_logsumexp_backward,
+        "logcumsumexp_backward",
+        vectors=128,
+        against=True,
+        **_SHARED,
+        chained=cpu_logsumexp_chained.logcumsumexp_backward_chained,
     ),
     (K.LOG_CUMSUM_EXP, False): _way(
         cpu_logsumexp_backward, "logcumsumexp_recomputed", lines=cpu_logsumexp_backward.SIDE
@@ -118,9 +134,9 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     if loops.columns:
         columns, strip = loops.rest.extents[-1], way.strip(desc.element)
         items = lines // columns * -(-columns // strip) if n and columns else 0
-    elif way.chained and 0 < lines < FEW_LINES and n >= 2 * cpu_sum.CHUNK:
+    elif way.chained and 0 < lines < FEW_LINES and n >= LONG:
         kernel = way.chained
-        items, strip, links = lines * -(-n // cpu_sum.CHUNK), lines, lines
+        items, strip, links = lines * -(-n // way.chunk), lines, lines * way.links
     tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
     phase = Phase(kernel, items, 1 if links else grain_for(size))

@@ -277,51 +277,82 @@ def entering(t, totals, L):
     return block_after_block
 
 
+UNUSUAL, USUAL, SMALL = 0, 1, 2
+
+
 @inlined
 def usual_decays(at, groups, states, first, rooms, L):
     """A few whole tiles that are all usual, or nothing."""
+    tiles = 0, groups
+    nature = summed_decays(at, tiles, states, first, rooms, L)
+    if nature == UNUSUAL:
+        return False
+    decays_before(tiles, states, first, rooms, L)
+    weighted_blocks(at, nature, tiles, states, first, rooms, L)
+    return True
+
+
+@inlined
+def summed_decays(at, tiles, states, first, rooms, L):
+    """The sums inside the blocks and the weights, if all is usual; SMALL if some x is too small for
+    a weight: then x itself stays there. `decays` and `slopes` are for this group alone."""
     p, W = at[2][0], lines_across(at[2][0])
-    columns_x, columns_y, columns_dy, sums, carried = rooms
+    weights, sums, totals, _, decays, slopes = rooms
+    begin, end = tiles
     small = False
-    for g in range(groups):
+    for g in range(begin, end):
         dy, _, x, y, _, _ = group_at(at, g, L)
-        later_on = group_at((dy, x, y), GROUPS, L)
-        expect(later_on[0], columns_rows(p, L), L)
-        expect(later_on[1], columns_rows(p, L), L)
-        expect(later_on[2], columns_rows(p, L), L)
+        expect(group_at((x,), GROUPS, L)[0], columns_rows(p, L), L)
         u, v, d = load_columns(x, L), load_columns(y, L), load_columns(dy, L)
         center = spread(as_compute(p, states[first + cell_of(g, L)][2]), u)
         if too_far(u, v, center):
-            return False
+            return UNUSUAL
         small = small or too_small(p, u, center)
-        columns_x[2 * g], columns_x[2 * g + 1] = half(u, 0), half(u, 1)
-        columns_y[g], columns_dy[g] = v, d
-    for g in range(groups):
-        v = columns_y[g]
-        columns_y[g] = decay(p, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), v))
-    numbers = True
-    for g in range(groups):
-        t, k, center = states[first + cell_of(g, L)]
-        b = to_f64(columns_dy[g]) * to_f64(columns_y[g])
+        weights[g], decays[g - begin], slopes[g - begin] = u, v, d
+    for g in range(begin, end):
+        expect(group_at((at[3],), g + GROUPS, L)[0], columns_rows(p, L), L)
+        v = decays[g - begin]
+        center = spread(as_compute(p, states[first + cell_of(g, L)][2]), v)
+        decays[g - begin] = decay(p, v, center)
+    if not small:
+        for g in range(begin, end):
+            v = weights[g]
+            weights[g] = weight(p, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), v))
+    for g in range(begin, end):
+        expect(group_at((at[0],), g + GROUPS, L)[0], columns_rows(p, L), L)
+        b = to_f64(slopes[g - begin]) * to_f64(decays[g - begin])
         b = running(ordered(p, b, L), W)
-        carried[g], t = entering(t, last(b, W), L)
+        totals[g], sums[g] = last(b, W), paired(p, b, L)
+    return SMALL if small else USUAL
+
+
+@inlined
+def decays_before(tiles, states, first, rooms, L):
+    """What enters each block: all that one tile waits for another for."""
+    _, _, totals, carried, _, _ = rooms
+    for g in range(tiles[0], tiles[1]):
+        t, k, center = states[first + cell_of(g, L)]
+        carried[g], t = entering(t, totals[g], L)
         states[first + cell_of(g, L)] = t, k, center
-        numbers = numbers and not any_lane(is_nan(t))
-        b = paired(p, b, L)
-        sums[2 * g], sums[2 * g + 1] = half(b, 0), half(b, 1)
-    plain = numbers and not small
-    for h in range(2 * groups):
-        b, v, center = sums[h], columns_x[h], states[first + cell_of(h // 2, L)][2]
-        t, middle = spread(carried[h // 2], b) + b, spread(as_compute(p, center), v)
-        if plain:
-            r = applied(p, t, spread(center, b), weight(p, v, middle))
-            columns_x[h] = as_compute(p, r)
+
+
+@inlined
+def weighted_blocks(at, nature, tiles, states, first, rooms, L):
+    p = at[2][0]
+    weights, sums, _, carried, _, _ = rooms
+    numbers = True
+    for g in range(tiles[0], tiles[1]):
+        numbers = numbers and not any_lane(is_nan(states[first + cell_of(g, L)][0]))
+    for g in range(tiles[0], tiles[1]):
+        center, w, b = states[first + cell_of(g, L)][2], weights[g], sums[g]
+        t, center = spread(carried[g], b) + b, spread(center, b)
+        if numbers and nature == USUAL:
+            r = applied(p, t, center, w)
+        elif nature == USUAL:
+            r = one_nan(applied(p, t, center, w))
         else:
-            r = one_nan(applied(p, t, spread(center, b), wide_weight(p, v, middle)))
-            columns_x[h] = as_compute(p, r)
-    for g in range(groups):
-        store_columns(group_at(at, g, L)[1], join(columns_x[2 * g], columns_x[2 * g + 1]), L)
-    return True
+            r = one_nan(applied(p, t, center, wide_weight(p, w, as_compute(p, center))))
+        store_columns(group_at(at, g, L)[1], as_compute(p, r), L)
 
 
 @inlined

@@ -204,12 +204,29 @@ def log_sum_tile(at, size, state, L):
     return by_blocks
 
 
+# Usual tiles, a group at a time: what needs no state but its reference, then the sums from tile to
+# tile, then what follows from them. `tiles` says which tiles of the cursors these are; `columns`
+# and `measures` are for the group alone.
+
+
 @inlined
 def usual_log_sums(at, groups, states, first, rooms, L):
     """A few whole tiles that are all usual, or nothing."""
+    tiles = 0, groups
+    if not summed_blocks(at, tiles, states, first, rooms, L):
+        return False
+    sums_before(at[0][0], tiles, states, first, rooms, L)
+    logs_of_blocks(at, tiles, states, first, rooms, L)
+    return True
+
+
+@inlined
+def summed_blocks(at, tiles, states, first, rooms, L):
+    """The sums inside the blocks, if all is usual."""
     p, W = at[0][0], lines_across(at[0][0])
-    columns, sums, measures = rooms
-    for g in range(groups):
+    columns, sums, totals, _, _ = rooms
+    begin, end = tiles
+    for g in range(begin, end):
         x, _, _, _ = group_at(at, g, L)
         expect(group_at((x,), GROUPS, L)[0], columns_rows(p, L), L)
         _, _, k, top, _ = states[first + cell_of(g, L)]
@@ -217,27 +234,44 @@ def usual_log_sums(at, groups, states, first, rooms, L):
         if any_lane(not_le(v, spread(top, v))):
             return False
         v = maximum(v, spread(as_compute(p, k * ln2(k) + below(k)), v))
-        columns[2 * g], columns[2 * g + 1] = half(v, 0), half(v, 1)
-    for h in range(2 * groups):
+        columns[2 * (g - begin)], columns[2 * (g - begin) + 1] = half(v, 0), half(v, 1)
+    for h in range(2 * begin, 2 * end):
         k = states[first + cell_of(h // 2, L)][2]
-        v = as_wide(p, columns[h])
+        v = as_wide(p, columns[h - 2 * begin])
         sums[h] = exp_near(p, v, spread(k, v))
-    for g in range(groups):
-        s, low, k, top, peak = states[first + cell_of(g, L)]
+    for g in range(begin, end):
         e = running(ordered(p, join(sums[2 * g], sums[2 * g + 1]), L), W)
-        total = last(e, W)
-        before, lacks, (s, low) = entering(p, s, low, total, L)
-        measures[g] = measured(p, before, lacks, spread(k, before), total)
-        states[first + cell_of(g, L)] = s, low, k, top, peak
+        totals[g] = last(e, W)
         e = paired(p, e, L)
         sums[2 * g], sums[2 * g + 1] = half(e, 0), half(e, 1)
-    for h in range(2 * groups):
-        k = states[first + cell_of(h // 2, L)][2]
-        columns[h] = as_compute(p, logs(p, sums[h], measures[h // 2], k))
-    for g in range(groups):
-        _, y, _, _ = group_at(at, g, L)
-        store_columns(y, join(columns[2 * g], columns[2 * g + 1]), L)
     return True
+
+
+@inlined
+def sums_before(p, tiles, states, first, rooms, L):
+    """The sum before each block: all that one tile waits for another for."""
+    _, _, totals, entered, _ = rooms
+    for g in range(tiles[0], tiles[1]):
+        s, low, k, top, peak = states[first + cell_of(g, L)]
+        before, lacks, (s, low) = entering(p, s, low, totals[g], L)
+        entered[g] = before, lacks
+        states[first + cell_of(g, L)] = s, low, k, top, peak
+
+
+@inlined
+def logs_of_blocks(at, tiles, states, first, rooms, L):
+    p = at[0][0]
+    columns, sums, totals, entered, measures = rooms
+    begin, end = tiles
+    for g in range(begin, end):
+        k, (before, lacks) = states[first + cell_of(g, L)][2], entered[g]
+        measures[g - begin] = measured(p, before, lacks, spread(k, before), totals[g])
+    for h in range(2 * (end - begin)):
+        k = states[first + cell_of(begin + h // 2, L)][2]
+        columns[h] = as_compute(p, logs(p, sums[2 * begin + h], measures[h // 2], k))
+    for g in range(end - begin):
+        y = group_at(at, begin + g, L)[1]
+        store_columns(y, join(columns[2 * g], columns[2 * g + 1]), L)
 
 
 @by_type
@@ -304,8 +338,14 @@ def _logcumsumexp(task, lo, hi, cells, L):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     states = stack(start_of(p, filled_wide(p, 0.0, L)), cells)
     zero = filled_wide(p, 0.0, lines_across(p))
-    measures = stack(measured(p, to_f64(zero), to_f64(zero), zero, zero), GROUPS)
-    rooms = stack(half(zero_tile(p, 0), 0), PARTS), stack(half(zero_tile(p, 1), 0), PARTS), measures
+    before = to_f64(zero), to_f64(zero)
+    rooms = (
+        stack(half(zero_tile(p, 0), 0), PARTS),
+        stack(half(zero_tile(p, 1), 0), PARTS),
+        stack(zero, GROUPS),
+        stack(before, GROUPS),
+        stack(measured(p, *before, zero, zero), GROUPS),
+    )
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L), None, None

@@ -31,7 +31,6 @@ from pullback.cpu.tiles import (
 )
 from pullback.cpu.vector import (
     any_lane,
-    half,
     like,
     maximum,
     not_le,
@@ -40,7 +39,6 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
-    PARTS,
     running,
     sweep_groups,
     zero_tile,
@@ -72,13 +70,15 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
     states = stack(first_state(filled_wide(x, 0.0, L)), cells)
-    narrow, wide = zero_tile(x, 0), zero_tile(x, 1)
+    narrow = zero_tile(x, 0)
+    zero = filled_wide(x, 0.0, lines_across(x))
     rooms = (
-        stack(half(narrow, 0), PARTS),
+        stack(narrow, GROUPS),
+        stack(zero_tile(x, 1), GROUPS),
+        stack(zero, GROUPS),
+        stack(zero, GROUPS),
         stack(narrow, GROUPS),
         stack(narrow, GROUPS),
-        stack(half(wide, 0), PARTS),
-        stack(filled_wide(x, 0.0, lines_across(x)), GROUPS),
     )
     for item in range(lo, hi):
         line, lines = strip_of(task, item)
