@@ -47,6 +47,7 @@ class Way:
     chunk: int = cpu_sum.CHUNK  # this long a part at a time,
     links: int = 1  # and hand so many links' words to the next
     whole_rows: bool = False  # across, too, lines of memory are written at once
+    runs: int = 0  # at most so many runs of items, where an item asks for the next one's memory
 
     def strip(self, element: ElementKind) -> int:
         return self.lines or self.vectors * (VECTOR_BYTES // element.accumulator.itemsize)
@@ -57,7 +58,11 @@ def _way(room: ModuleType, name: str, **traits: Any) -> Way:
 
 
 EXTREMA = tuple(product((K.CUMMAX, K.CUMMIN), (TieRule.FIRST, TieRule.LAST)))
-_SHARED = {"chunk": cpu_logsumexp_chained.CHUNK, "links": cpu_logsumexp_chained.LINKS}
+_SHARED = {
+    "chunk": cpu_logsumexp_chained.CHUNK,
+    "links": cpu_logsumexp_chained.LINKS,
+    "runs": 256,
+}
 # By kind, for extrema also by ties, and by whether positions are wanted.
 FORWARD: dict[Any, Way] = {
     K.CUMSUM: _way(cpu_sum, "cumsum", chained=cpu_sum.cumsum_chained),
@@ -139,7 +144,8 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
         items, strip, links = lines * -(-n // way.chunk), lines, lines * way.links
     tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
-    phase = Phase(kernel, items, 1 if links else grain_for(size))
+    run = items // way.runs if way.runs else 0
+    phase = Phase(kernel, items, 1 if links else max(grain_for(size), run))
     # Across, a line of memory is written in several pieces: they must meet in the cache.
     at_once = way.whole_rows or not loops.columns
     words = (

@@ -20,8 +20,23 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Lane, Vec, constant, inlined, op, shuffle
+from pullback.cpu.emit import (
+    I8,
+    I32,
+    I64,
+    LLVM_ELEMENT,
+    Lane,
+    Vec,
+    constant,
+    inlined,
+    llvm_call,
+    op,
+    shuffle,
+)
+from pullback.cpu.kernel import words
+from pullback.cpu.loops import step
 from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.sweep import AXIS
 from pullback.cpu.tiles import _joined, _Tile, by_type, literal, moved
 from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
 from pullback.ops.scan.cpu_quads import common_step
@@ -215,7 +230,61 @@ def running(v, W):
     return v + over(v, -0.0, 4, W)
 
 
+# --- memory ahead ---------------------------------------------------------------------------------
+
+READ, WRITE = 0, 1
+_AHEAD = 20  # tiles between a request for memory and its use, along
+_LINE, _PAGE = 64, 4096
+_ASIDE = 4 * _LINE
+
+
+@op
+def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, L: Lane):
+    """Ask for memory that is needed later, on the way past tile g of a group: along, some tiles
+    ahead; across, the next steps of these lines, or, where steps are so far apart that those would
+    drive these out of the cache, lines further on, and what is written soon. A line of memory holds
+    several tiles there, each of which asks for its share of the rows."""
+    pointer, width = cursor[0], L.literal_value
+    size = lane_bytes(ir.VectorType(LLVM_ELEMENT[pointer.dtype], 1))
+    tiles = _LINE // size // _blocks(pointer)  # to a line of memory
+
+    def emit(b, cursor_, g_, _purpose, _L):
+        p, i, by = (b.extract_value(cursor_, k) for k in range(3))
+        if width == 1:
+            rows = STEPS * _blocks(pointer)
+            places = [b.mul(by, I64(_AHEAD * rows + k)) for k in range(0, rows, _LINE // size)]
+        else:
+            share = STEPS // tiles
+            far = b.icmp_signed("==", b.and_(by, I64(_PAGE // size - 1)), I64(0))
+            aside = 0 if purpose.literal_value == WRITE else _ASIDE // size
+            on = b.select(far, I64(aside), b.mul(by, I64(STEPS)))
+            first = b.mul(b.and_(g_, I64(tiles - 1)), I64(share))
+            rows = [b.add(first, I64(k)) for k in range(share)]
+            places = [b.add(on, b.mul(by, row)) for row in rows]
+        for place in places:
+            where = b.bitcast(b.gep(p, [b.add(i, place)]), I8.as_pointer())
+            values = [where, I32(purpose.literal_value), I32(3), I32(1)]
+            llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
+
+    return types.void(cursor, types.int64, purpose, L), emit
+
+
+@by_type
+def ask_to_write(cursor, g, L):
+    """Across the axis, outputs meet in the cache: there it helps to ask for them as well."""
+    if L.literal_value == 1:
+        return lambda cursor, g, L: None
+    return lambda cursor, g, L: ask_for(cursor, g, WRITE, L)
+
+
 # --- walking ------------------------------------------------------------------------------------
+
+
+@inlined
+def as_met(task, lo, hi, item):
+    """The items from lo to hi in the order of memory, as the walk along a line goes: so that what
+    is asked for ahead at the end of a line is the next one's."""
+    return lo + hi - 1 - item if step(words(task, AXIS), 0) < 0 else item
 
 
 @op
@@ -225,9 +294,9 @@ def group_at(cursors: types.BaseTuple, g: types.Integer, L: Lane):
     def emit(b, cursors_, g_, _L):
         for t, kind in enumerate(cursors):
             if isinstance(kind, types.BaseTuple):
-                i, step = b.extract_value(cursors_, [t, 1]), b.extract_value(cursors_, [t, 2])
+                i, along = b.extract_value(cursors_, [t, 1]), b.extract_value(cursors_, [t, 2])
                 blocks = b.mul(g_, I64(_blocks(kind[0])))
-                by = b.mul(blocks, b.mul(step, I64(STEPS))) if L.literal_value == 1 else blocks
+                by = b.mul(blocks, b.mul(along, I64(STEPS))) if L.literal_value == 1 else blocks
                 cursors_ = b.insert_value(cursors_, b.add(i, by), [t, 1])
         return cursors_
 
@@ -244,7 +313,7 @@ def cell_of(g, L):
 def sweep_groups(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
     """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
     tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. For `lead` and
-    `left` see `sweep`."""
+    `left` see `sweep`; they bind `tile` alone."""
     return _along if L.literal_value == 1 else _across
 
 
@@ -253,13 +322,18 @@ def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
     if lead > 0:
         states[0] = tile(cursors, (lead, 1), states[0], L)
     k = lead
-    end = lead + max(n - lead - left, 0) // rows * rows if common_step(cursors) != 0 else lead
+    end = lead + max(n - lead, 0) // rows * rows if common_step(cursors) != 0 else lead
     while k < end:
         groups, here = min(GROUPS, (end - k) // rows), moved(cursors, k, 0)
-        if not usual(here, groups, states, 0, rooms, L):
+        if usual(here, groups, states, 0, rooms, L):
+            k += groups * rows
+        else:
             for g in range(groups):
-                states[0] = tile(group_at(here, g, L), None, states[0], L)
-        k += groups * rows
+                if k + rows + left <= n:
+                    states[0] = tile(group_at(here, g, L), None, states[0], L)
+                    k += rows
+                else:
+                    end = k
     while k < n:
         states[0] = tile(moved(cursors, k, 0), (n - k, 1), states[0], L)
         k += rows

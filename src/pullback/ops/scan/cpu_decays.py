@@ -38,7 +38,9 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.scan.cpu_columns import (
-    GROUPS,
+    READ,
+    ask_for,
+    ask_to_write,
     cell_of,
     columns_rows,
     group_at,
@@ -201,15 +203,11 @@ def _decays(at, size, state, L):
 
 
 @by_type
-def too_far(x, y, center):
-    """Whether exponents of a tile are too far from the reference. Any x may be too small."""
-    if x.dtype == types.float64:
-        return lambda x, y, center: any_lane(off_center(y, center))
-
-    def far(x, y, center):
-        return any_lane(off_center(y, center)) or any_lane(not_le(x, (TOP - center) * ln2(x)))
-
-    return far
+def too_large(p, x, center):
+    """Whether an x is too far from the reference. Any may be too small."""
+    if p.dtype == types.float64:
+        return lambda p, x, center: False
+    return lambda p, x, center: any_lane(not_le(x, (TOP - center) * ln2(x)))
 
 
 @by_type
@@ -277,59 +275,67 @@ def entering(t, totals, L):
     return block_after_block
 
 
-UNUSUAL, USUAL, SMALL = 0, 1, 2
-
-
 @inlined
 def usual_decays(at, groups, states, first, rooms, L):
     """A few whole tiles that are all usual, or nothing."""
     tiles = 0, groups
-    nature = summed_decays(at, tiles, states, first, rooms, L)
-    if nature == UNUSUAL:
+    if not summed_decays(at, tiles, states, first, rooms, L):
         return False
     decays_before(tiles, states, first, rooms, L)
-    weighted_blocks(at, nature, tiles, states, first, rooms, L)
+    weighted_blocks(at, tiles, states, first, rooms, L)
     return True
 
 
 @inlined
+def center_of(p, states, first, g, v, L):
+    return spread(as_compute(p, states[first + cell_of(g, L)][2]), v)
+
+
+@inlined
 def summed_decays(at, tiles, states, first, rooms, L):
-    """The sums inside the blocks and the weights, if all is usual; SMALL if some x is too small for
-    a weight: then x itself stays there. `decays` and `slopes` are for this group alone."""
+    """The sums inside the blocks and the weights, if all is usual. Where some x is too small for a
+    weight, x itself stays there. One tensor at a time: lines whose addresses are a power of two
+    apart would drive each other out of the cache. `decays` and `slopes` are for the group alone."""
     p, W = at[2][0], lines_across(at[2][0])
-    weights, sums, totals, _, decays, slopes = rooms
+    weights, sums, totals, _, small, decays, slopes = rooms
     begin, end = tiles
-    small = False
     for g in range(begin, end):
-        dy, _, x, y, _, _ = group_at(at, g, L)
-        expect(group_at((x,), GROUPS, L)[0], columns_rows(p, L), L)
-        u, v, d = load_columns(x, L), load_columns(y, L), load_columns(dy, L)
-        center = spread(as_compute(p, states[first + cell_of(g, L)][2]), u)
-        if too_far(u, v, center):
-            return UNUSUAL
-        small = small or too_small(p, u, center)
-        weights[g], decays[g - begin], slopes[g - begin] = u, v, d
+        y = group_at(at, g, L)[3]
+        ask_for(y, g, READ, L)
+        v = load_columns(y, L)
+        if any_lane(off_center(v, center_of(p, states, first, g, v, L))):
+            return False
+        decays[g - begin] = v
     for g in range(begin, end):
-        expect(group_at((at[3],), g + GROUPS, L)[0], columns_rows(p, L), L)
+        u = load_columns(group_at(at, g, L)[2], L)
+        center = center_of(p, states, first, g, u, L)
+        if too_large(p, u, center):
+            return False
+        weights[g], small[g] = u, 1 if too_small(p, u, center) else 0
+    # Requests for memory are spread: more at once than the core keeps track of would be waited for.
+    for g in range(begin, end):
+        ask_for(group_at(at, g, L)[2], g, READ, L)
         v = decays[g - begin]
-        center = spread(as_compute(p, states[first + cell_of(g, L)][2]), v)
-        decays[g - begin] = decay(p, v, center)
-    if not small:
-        for g in range(begin, end):
-            v = weights[g]
-            weights[g] = weight(p, v, spread(as_compute(p, states[first + cell_of(g, L)][2]), v))
+        decays[g - begin] = decay(p, v, center_of(p, states, first, g, v, L))
     for g in range(begin, end):
-        expect(group_at((at[0],), g + GROUPS, L)[0], columns_rows(p, L), L)
+        ask_to_write(group_at(at, g, L)[1], g, L)
+        slopes[g - begin] = load_columns(group_at(at, g, L)[0], L)
+    for g in range(begin, end):
+        ask_for(group_at(at, g, L)[0], g, READ, L)
+        if small[g] == 0:
+            v = weights[g]
+            weights[g] = weight(p, v, center_of(p, states, first, g, v, L))
+    for g in range(begin, end):
         b = to_f64(slopes[g - begin]) * to_f64(decays[g - begin])
         b = running(ordered(p, b, L), W)
         totals[g], sums[g] = last(b, W), paired(p, b, L)
-    return SMALL if small else USUAL
+    return True
 
 
 @inlined
 def decays_before(tiles, states, first, rooms, L):
     """What enters each block: all that one tile waits for another for."""
-    _, _, totals, carried, _, _ = rooms
+    _, _, totals, carried, _, _, _ = rooms
     for g in range(tiles[0], tiles[1]):
         t, k, center = states[first + cell_of(g, L)]
         carried[g], t = entering(t, totals[g], L)
@@ -337,21 +343,21 @@ def decays_before(tiles, states, first, rooms, L):
 
 
 @inlined
-def weighted_blocks(at, nature, tiles, states, first, rooms, L):
+def weighted_blocks(at, tiles, states, first, rooms, L):
     p = at[2][0]
-    weights, sums, _, carried, _, _ = rooms
+    weights, sums, _, carried, small, _, _ = rooms
     numbers = True
     for g in range(tiles[0], tiles[1]):
         numbers = numbers and not any_lane(is_nan(states[first + cell_of(g, L)][0]))
     for g in range(tiles[0], tiles[1]):
         center, w, b = states[first + cell_of(g, L)][2], weights[g], sums[g]
         t, center = spread(carried[g], b) + b, spread(center, b)
-        if numbers and nature == USUAL:
-            r = applied(p, t, center, w)
-        elif nature == USUAL:
-            r = one_nan(applied(p, t, center, w))
-        else:
+        if small[g] != 0:
             r = one_nan(applied(p, t, center, wide_weight(p, w, as_compute(p, center))))
+        elif numbers:
+            r = applied(p, t, center, w)
+        else:
+            r = one_nan(applied(p, t, center, w))
         store_columns(group_at(at, g, L)[1], as_compute(p, r), L)
 
 

@@ -22,7 +22,6 @@ from pullback.cpu.tile_blocks import block_by_block
 from pullback.cpu.tiles import (
     by_type,
     earlier,
-    expect,
     last,
     lines_across,
     load_wide,
@@ -47,7 +46,11 @@ from pullback.cpu.vector import (
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
     PARTS,
+    READ,
     STEPS,
+    as_met,
+    ask_for,
+    ask_to_write,
     cell_of,
     columns_rows,
     group_at,
@@ -228,7 +231,7 @@ def summed_blocks(at, tiles, states, first, rooms, L):
     begin, end = tiles
     for g in range(begin, end):
         x, _, _, _ = group_at(at, g, L)
-        expect(group_at((x,), GROUPS, L)[0], columns_rows(p, L), L)
+        ask_for(x, g, READ, L)
         _, _, k, top, _ = states[first + cell_of(g, L)]
         v = load_columns(x, L)
         if any_lane(not_le(v, spread(top, v))):
@@ -240,6 +243,7 @@ def summed_blocks(at, tiles, states, first, rooms, L):
         v = as_wide(p, columns[h - 2 * begin])
         sums[h] = exp_near(p, v, spread(k, v))
     for g in range(begin, end):
+        ask_to_write(group_at(at, g, L)[1], g, L)
         e = running(ordered(p, join(sums[2 * g], sums[2 * g + 1]), L), W)
         totals[g] = last(e, W)
         e = paired(p, e, L)
@@ -347,7 +351,7 @@ def _logcumsumexp(task, lo, hi, cells, L):
         stack(measured(p, *before, zero, zero), GROUPS),
     )
     for item in range(lo, hi):
-        line, lines = strip_of(task, item)
+        line, lines = strip_of(task, as_met(task, lo, hi, item))
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L), None, None
         for c in range(0, lines, L):
             begin = load_wide(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)

@@ -39,6 +39,7 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
+    as_met,
     running,
     sweep_groups,
     zero_tile,
@@ -77,11 +78,12 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
         stack(zero_tile(x, 1), GROUPS),
         stack(zero, GROUPS),
         stack(zero, GROUPS),
+        stack(0, GROUPS),
         stack(narrow, GROUPS),
         stack(narrow, GROUPS),
     )
     for item in range(lo, hi):
-        line, lines = strip_of(task, item)
+        line, lines = strip_of(task, as_met(task, lo, hi, item))
         at = (
             cursor(task, dy, 0, line, L),
             cursor(task, dx, 1, line, L),

@@ -9,8 +9,6 @@ chunk's borders change no bit. A chunk that is not usual is scanned as a whole w
 
 from typing import Final
 
-import numpy as np
-
 from pullback.cpu.atomics import store as publish
 from pullback.cpu.chain import link_of, wait_for_turn
 from pullback.cpu.emit import inlined
@@ -29,8 +27,6 @@ from pullback.ops.scan.cpu_columns import (
     zero_tile,
 )
 from pullback.ops.scan.cpu_decays import (
-    UNUSUAL,
-    USUAL,
     decay_tile,
     decays_before,
     first_state,
@@ -174,13 +170,14 @@ def logcumsumexp_backward_chained(task, lo, hi):
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
     n, lines = length(task), word(task, STRIP)
     none = first_state(filled_wide(x, 0.0, 1))
-    states, natures = stack(none, 1), stack(np.int64(0), TILES)
+    states = stack(none, 1)
     narrow, zero = zero_tile(x, 0), filled_wide(x, 0.0, lines_across(x))
     rooms = (
         stack(narrow, TILES),
         stack(zero_tile(x, 1), TILES),
         stack(zero, TILES),
         stack(zero, TILES),
+        stack(0, TILES),
         stack(narrow, GROUPS),
         stack(narrow, GROUPS),
     )
@@ -201,26 +198,21 @@ def logcumsumexp_backward_chained(task, lo, hi):
         tiles = steps // columns_rows(x, 1)
         states[0] = started(x, load_wide(at[3], (1, 1), 0.0, 1, 1))
         reference = states[0][2]
-        nature = UNUSUAL
-        if chunk > 0 and begin + steps < n and common_step(at) != 0:
-            nature = USUAL
+        early = chunk > 0 and begin + steps < n and common_step(at) != 0
+        if early:
             for g in range(0, tiles, GROUPS):
-                if nature != UNUSUAL:
-                    some = g, min(g + GROUPS, tiles)
-                    here = summed_decays(at, some, states, 0, rooms, 1)
-                    natures[g // GROUPS] = here
-                    nature = min(nature, here)
+                some = g, min(g + GROUPS, tiles)
+                early = early and summed_decays(at, some, states, 0, rooms, 1)
         wait_for_turn(link, chunk)
         if chunk > 0:
             states[0] = _received_decay(link, none)
         t, k, _ = states[0]
-        if nature != UNUSUAL and lane(absolute(k - reference), 0) <= CLOSE:
+        if early and lane(absolute(k - reference), 0) <= CLOSE:
             states[0] = t * power(k - reference), reference, reference
             decays_before((0, tiles), states, 0, rooms, 1)
             _pass_on_decay(link, chunk, states[0])
             for g in range(0, tiles, GROUPS):
-                some, nature = (g, min(g + GROUPS, tiles)), natures[g // GROUPS]
-                weighted_blocks(at, nature, some, states, 0, rooms, 1)
+                weighted_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
             left = 0 if begin + steps < n else 1
             sweep_groups(usual_decays, decay_tile, at, steps, 1, states, rooms, 0, left, 1)
