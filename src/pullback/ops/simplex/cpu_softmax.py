@@ -9,6 +9,9 @@ exponential 0), and the maximum is the origin.
 Cells of a row: the greatest x, lane by lane and of all lanes; the power to guess next; the power
 and the `Aim` of the sum; the sum or its logarithm; then what the results need. Rows near the
 origin without NaN take the plain steps, any other the guarded ones, which give those the same bits.
+
+No result lies half-way between two numbers: e^x is irrational but for x = 0, so all are irrational
+but those of rows of equals, 1/n and -log n, and of these what has few bits has one.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -38,7 +41,7 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import LN2, bias_of, drift_of, floor_of, scaled_exp, times
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, lanes_left, narrowed, take
+from pullback.ops.simplex.cpu_steps import LANES, ask_next, give_inexact, lanes_left, narrowed, take
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SUMS,
@@ -268,14 +271,14 @@ _near_probability, _any_probability = _probabilities(_near), _probabilities(_any
 @inlined
 def _write_probability(at, left, cells, part, L):
     ask_next(at[0], cells[7], L)
-    give(at[1], left, _near_probability(at, left, cells, part, L), L)
+    give_inexact(at[1], left, _near_probability(at, left, cells, part, L), L)
 
 
 @inlined
 def _write_any_probability(at, left, cells, part, L):
     v = _any_probability(at, left, cells, part, L)
     nan = is_nan(spread(cells[6][0][part], v))
-    give(at[1], left, select(nan, like(v, NAN), v), L)
+    give_inexact(at[1], left, select(nan, like(v, NAN), v), L)
 
 
 # --- log_softmax --------------------------------------------------------------------------------
@@ -357,7 +360,7 @@ def _log_probability(at, left, cells, part, L):
 @inlined
 def _write_log(at, left, cells, part, L):
     ask_next(at[0], cells[7], L)
-    give(at[1], left, _log_probability(at, left, cells, part, L), L)
+    give_inexact(at[1], left, _log_probability(at, left, cells, part, L), L)
 
 
 @inlined
@@ -366,7 +369,7 @@ def _write_any_log(at, left, cells, part, L):
     v = _log_probability(at, left, cells, part, L)
     x = take(at[0], left, 0.0, L)
     v = select(x == spread(origins[part], x), spread(owns[part], x), v)
-    give(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
+    give_inexact(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
 
 
 softmax = normalised(_shelf, _take_sum, _invert, (_write_probability, _write_any_probability))

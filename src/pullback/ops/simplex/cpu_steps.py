@@ -70,13 +70,26 @@ def _apart(b, raw):
     return b.bitcast(_joined(b, lanes), ir.VectorType(F32, raw.type.count))
 
 
-def _together(b, v):
-    """The way back, rounding to nearest even. A NaN has zeros where it is cut, for it comes from
-    bf16 or from an operation without a result: so it needs no care."""
-    bits = b.bitcast(v, ir.VectorType(I32, v.type.count))
+def _to_even(b, bits):
+    """bf16 codes in the upper halves, rounded to nearest even. A NaN has zeros where it is cut, for
+    it comes from bf16 or from an operation without a result: so it needs no care."""
     kind = bits.type
     odd = b.and_(b.lshr(bits, constant(kind, 16)), constant(kind, 1))
-    lanes = _split(b, b.add(b.add(bits, odd), constant(kind, 0x7FFF)))
+    return b.add(b.add(bits, odd), constant(kind, 0x7FFF))
+
+
+def _from_zero(b, bits):
+    """The same with halves away from zero."""
+    return b.add(bits, constant(bits.type, 0x8000))
+
+
+def _bits(b, v):
+    return b.bitcast(v, ir.VectorType(I32, v.type.count))
+
+
+def _together(b, bits):
+    """Upper halves side by side again."""
+    lanes = _split(b, bits)
     halves = ir.VectorType(ir.IntType(16), 2 * CLASSES)
     alternating = [k + k % 2 * 2 * CLASSES for k in range(2 * CLASSES)]
     pairs = []
@@ -98,16 +111,6 @@ def _get_pairs(p: types.CPointer, i: types.Integer, step: Lane, n: Lane):
 
 
 @op
-def _put_pairs(p: types.CPointer, i: types.Integer, step: Lane, v: Vec, streaming: types.Boolean):
-    """As `put` of neighbours."""
-
-    def emit(b, p_, i_, _step, v_, streaming_):
-        stored(b, p_, i_, _together(b, v_), streaming_)
-
-    return types.void(p, types.int64, step, v, types.boolean), emit
-
-
-@op
 def _load_pairs(cursor: types.BaseTuple, size: types.BaseTuple, fill: Scalar, rows: Lane, L: Lane):
     """As `load` of part of a row."""
     n = rows.literal_value
@@ -122,15 +125,37 @@ def _load_pairs(cursor: types.BaseTuple, size: types.BaseTuple, fill: Scalar, ro
     return Vec(types.float32, n)(cursor, size, types.float32, rows, L), emit
 
 
+def _pair_stores(rounded: Callable) -> tuple[Callable, Callable]:
+    """As `put` of neighbours, and as `store` of part of a row."""
+
+    def put(p: types.CPointer, i: types.Integer, step: Lane, v: Vec, streaming: types.Boolean):
+        def emit(b, p_, i_, _step, v_, streaming_):
+            stored(b, p_, i_, _together(b, rounded(b, _bits(b, v_))), streaming_)
+
+        return types.void(p, types.int64, step, v, types.boolean), emit
+
+    def store(cursor: types.BaseTuple, size: types.BaseTuple, v: Vec, L: Lane):
+        def emit(b, cursor_, size_, v_, _L):
+            p, i, step = (b.extract_value(cursor_, k) for k in range(3))
+            raw = _together(b, rounded(b, _bits(b, v_)))
+            scattered(b, p, i, step, b.extract_value(size_, 0), raw)
+
+        return types.void(cursor, size, v, L), emit
+
+    return op(put), op(store)
+
+
 @op
-def _store_pairs(cursor: types.BaseTuple, size: types.BaseTuple, v: Vec, L: Lane):
-    """As `store` of part of a row."""
+def _rounded_from_zero(p: types.CPointer, v: Vec):
+    """v if p holds anything but bf16; else v as bf16 will have it."""
 
-    def emit(b, cursor_, size_, v_, _L):
-        p, i, step = (b.extract_value(cursor_, k) for k in range(3))
-        scattered(b, p, i, step, b.extract_value(size_, 0), _together(b, v_))
+    def emit(b, _, v_):
+        if p.dtype != BF16:
+            return v_
+        bits = _from_zero(b, _bits(b, v_))
+        return b.bitcast(b.and_(bits, constant(bits.type, 0xFFFF0000)), v.llvm)
 
-    return types.void(cursor, size, v, L), emit
+    return v(p, v), emit
 
 
 @by_type
@@ -155,17 +180,26 @@ def _ask_ahead(cursor):
 
 
 @by_type
+def ask(cursor, ahead):
+    """Fetch the step of neighbours that lies so many elements ahead."""
+    line = LINE // cursor[0].dtype.bitwidth
+
+    def lines(cursor, ahead):
+        for k in range(0, LANES, line):
+            prefetch(cursor[0], cursor[1] + ahead + k)
+
+    return lines
+
+
+@by_type
 def ask_next(cursor, n, L):
     """Along a row, fetch from the next one what lies here in this one: while it is computed, memory
     has nothing else to do."""
-    bits = cursor[0].dtype.bitwidth
-    line, longest = LINE // bits, NEXT // bits
+    longest = NEXT // cursor[0].dtype.bitwidth
 
     def row(cursor, n, L):
-        p, i, apart, _ = cursor
-        if apart == 1 and n <= longest:
-            for k in range(0, LANES, line):
-                prefetch(p, i + n + k)
+        if cursor[2] == 1 and n <= longest:
+            ask(cursor, n)
 
     return row if L.literal_value == 1 else (lambda cursor, n, L: None)
 
@@ -201,29 +235,43 @@ def _taker(get: Callable, load: Callable) -> Callable:
 take, take_wide = _taker(get, load), _taker(get_wide, load_wide)
 
 
-@by_type
-def give(cursor, left, v, L):
-    """Store the lanes of a step."""
-    whole, part = (_put_pairs, _store_pairs) if _in_pairs(cursor, L) else (put, store)
+def _giver(pair_stores: tuple, across: Callable) -> Callable:
+    @by_type
+    def give(cursor, left, v, L):
+        whole, part = pair_stores if _in_pairs(cursor, L) else (put, store)
 
-    def side_by_side(cursor, left, v, L):
-        whole(cursor[0], cursor[1], 1, v, cursor[3])
-
-    def row(cursor, left, v, L):
-        if left >= LANES and cursor[2] == 1:
+        def side_by_side(cursor, left, v, L):
             whole(cursor[0], cursor[1], 1, v, cursor[3])
-        else:
-            part(cursor, (min(left, LANES), 1), v, 1)
 
-    def columns(cursor, left, v, L):
-        if left >= LANES:
-            whole(cursor[0], cursor[1], 1, v, cursor[3])
-        else:
-            part(cursor, (1, left), v, LANES)
+        def row(cursor, left, v, L):
+            if left >= LANES and cursor[2] == 1:
+                whole(cursor[0], cursor[1], 1, v, cursor[3])
+            else:
+                part(cursor, (min(left, LANES), 1), v, 1)
 
-    if isinstance(left, types.BaseTuple):
-        return side_by_side
-    return row if L.literal_value == 1 else columns
+        def columns(cursor, left, v, L):
+            v = across(cursor[0], v)
+            if left >= LANES:
+                whole(cursor[0], cursor[1], 1, v, cursor[3])
+            else:
+                part(cursor, (1, left), v, LANES)
+
+        if isinstance(left, types.BaseTuple):
+            return side_by_side
+        return row if L.literal_value == 1 else columns
+
+    return give
+
+
+@inlined
+def _as_it_is(p, v):
+    return v
+
+
+# Store the lanes of a step. Where exact results never lie half-way between two of bf16, a half
+# stands for either side of it, and `give_inexact` takes the one that costs less.
+give = _giver(_pair_stores(_to_even), _as_it_is)
+give_inexact = _giver(_pair_stores(_from_zero), _rounded_from_zero)
 
 
 @op
