@@ -23,7 +23,15 @@ from pullback.cpu.memory import STORAGE, is_aligned
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import like, splat, to_f64
-from pullback.ops.simplex.cpu_steps import CLASSES, LANES, ask_next, is_void, lane_of, whole_steps
+from pullback.ops.simplex.cpu_steps import (
+    CLASSES,
+    LANES,
+    ask,
+    ask_next,
+    is_void,
+    lane_of,
+    whole_steps,
+)
 
 BLOCK = 4 * CLASSES
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
@@ -148,17 +156,23 @@ def _along(term, cursors, cells, n, whole):
 @inlined
 def _along_few(term, cursors, cells, n, whole):
     """The same where most steps of the second tensor are 0, and with them their terms: such steps
-    are left out. The others are found first, so that what they need of the first tensor is on its
-    way, and no branch is guessed wrong for each."""
+    are left out. The others are found first, so that no branch is guessed wrong for each, and what
+    they need of the first tensor is on its way. While rows are short, that is all of the next one:
+    to ask for less and later would be to wait for it."""
     p, zero = cursors[0][0], splat(0.0, CLASSES)
     first, second = (zero, zero), (zero, zero)
     places = stack(0, SEEN)
     for start in range(0, whole, SEEN * LANES):
-        count = 0
-        for j in range(start, min(start + SEEN * LANES, whole), LANES):
+        count, end = 0, min(start + SEEN * LANES, whole)
+        for j in range(start, end, LANES):
             places[count] = j
-            ask_next(moved(cursors, 0, j)[0], n, 1)
             count += 0 if is_void(moved(cursors, 0, j)[1], (n - j,)) else 1
+        if n > SEEN * LANES:
+            for k in range(count):
+                ask(moved(cursors, 0, places[k])[0], 0)
+        else:
+            for j in range(start, end, LANES):
+                ask_next(moved(cursors, 0, j)[0], n, 1)
         for k in range(count):
             j = places[k]
             u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
