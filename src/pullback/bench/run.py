@@ -139,5 +139,5 @@ def conclude(results: Results, chosen: Selection) -> None:
     if overhead.NAME in chosen.families:
         figures = (*overhead.FIGURES, *overhead.step_figures())
         results.figures += read_all(overhead.NAME, figures, results)
-    if chosen.pattern != "*":
+    if chosen.pattern != "*" or set(chosen.sections) < set(SECTIONS):
         results.figures = [figure for figure in results.figures if figure.met is not None]

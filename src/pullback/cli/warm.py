@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,19 +33,28 @@ def warm(
     todo = [
         (plan.__name__, element) for element in FLOATS for family, plan in found if family in wanted
     ]
-    failed = []
+    failed, whole = [], False
     with screen.progress() as bar:
         task = bar.add_task("compile", total=len(todo))
-        for name, element, error in _compiled(todo, jobs or os.cpu_count() or 1):
-            bar.update(task, description=f"{name} {element.value}", advance=1)
-            failed += [error] if error else []
+        try:
+            for name, element, error in _compiled(todo, jobs or os.cpu_count() or 1):
+                bar.update(task, description=f"{name} {element.value}", advance=1)
+                failed += [error] if error else []
+            whole = True
+        except KeyboardInterrupt:
+            screen.tell("interrupted: what is compiled is kept")
     kept = list(cache_folder().glob("*.nbc"))
     size = sum(file.stat().st_size for file in kept) / 1e6
     screen.tell(f"{len(kept)} compiled kernels, {size:.1f} MB, in {cache_folder()}")
     for line in failed:
         screen.tell(screen.plain(line))
-    if failed:
-        raise typer.Exit(1)
+    if failed or not whole:
+        raise typer.Exit(1 if failed else screen.INTERRUPTED)
+
+
+def _leave_quietly() -> None:
+    """Ctrl-C reaches the helping processes too: they just end, without a word each."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _compiled(
@@ -59,7 +69,7 @@ def _compiled(
     if jobs == 1:
         yield from ((*step, compile_ahead(*step)) for step in todo)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_leave_quietly) as pool:
         running = {pool.submit(compile_ahead, *step): step for step in todo}
         for done in as_completed(running):
             yield *running[done], done.result()
