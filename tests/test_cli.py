@@ -227,6 +227,30 @@ def test_the_package_runs_as_the_command() -> None:
     assert "demo" in in_new_process(code)
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("show cumprod_b", "cumprod_backward"),
+        ("show SegmentMaxP", "SegmentMaxPlan"),
+        ("bench over", "overhead"),
+        ("bench lerp --section acc", "accuracy"),
+        ("verify simp", "simplex"),
+        ("warm recu", "recurrence"),
+        ("list emb", "embedding"),
+        ("demo --dtype bf", "bf16"),
+        ("dem", "demo"),
+    ],
+)
+def test_the_shell_completes_names(
+    words: str, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_PULLBACK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"pullback {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert call(monkeypatch) == 0
+    assert capsys.readouterr().out.split() == [offered]
+
+
 def test_a_missing_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['typer'] = None\n"

@@ -76,7 +76,7 @@ def run() -> int:
     from pullback.contract.errors import PullbackError
 
     try:
-        app()
+        app(prog_name="pullback")
     except SystemExit as done:
         if isinstance(done.__context__, BrokenPipeError):
             return _unread()

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pullback.cli import complete
+
 if TYPE_CHECKING:
     from pullback.bench.results import Results
     from pullback.bench.run import Selection
 
 
-def _families(incomplete: str) -> list[str]:
-    import pullback
-
-    return [name for name in (*pullback._FAMILIES, "overhead") if name.startswith(incomplete)]
-
-
 def bench(
     families: Annotated[
         list[str] | None,
-        typer.Argument(help="Families, or `overhead`; all of them.", autocompletion=_families),
+        typer.Argument(
+            help="Families, or `overhead`; all of them.", autocompletion=complete.contests
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="f32 only, fewer samples, no torch.compile.")
@@ -31,7 +29,11 @@ def bench(
     ] = "*",
     sections: Annotated[
         list[str] | None,
-        typer.Option("--section", help="rows, growth, scaling, memory, accuracy or overhead."),
+        typer.Option(
+            "--section",
+            help="rows, growth, scaling, memory, accuracy or overhead.",
+            autocompletion=complete.sections,
+        ),
     ] = None,
     peers: Annotated[
         str | None,

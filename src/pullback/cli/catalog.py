@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pullback.cli import complete
+
 if TYPE_CHECKING:
     from pullback.bench.inventory import Entry
 
@@ -31,7 +33,9 @@ def facts(entry: Entry) -> dict[str, Any]:
 
 
 def list_(
-    family: Annotated[str | None, typer.Argument(help="Only this family.")] = None,
+    family: Annotated[
+        str | None, typer.Argument(help="Only this family.", autocompletion=complete.families)
+    ] = None,
     json: JSON = False,
 ) -> None:
     """The catalog of kernels: op, dtypes, backends, guarantee.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pullback.cli import complete
+
 if TYPE_CHECKING:
     from pullback.bench.results import RowResult
     from pullback.bench.workload import Row
@@ -13,7 +15,12 @@ if TYPE_CHECKING:
 
 def demo(
     dtypes: Annotated[
-        list[str] | None, typer.Option("--dtype", help="f16, bf16, f32 or f64; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            help="f16, bf16, f32 or f64; repeat for more.",
+            autocompletion=complete.dtypes,
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all of them.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

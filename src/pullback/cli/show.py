@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pullback.cli import complete
 from pullback.cli.catalog import JSON, facts, formula
 
 if TYPE_CHECKING:
@@ -16,16 +17,9 @@ if TYPE_CHECKING:
     from pullback.bench.inventory import Entry
 
 
-def _names(incomplete: str) -> list[str]:
-    """Shell completion."""
-    from pullback.bench.inventory import names
-
-    return sorted(name for name in names() if name.startswith(incomplete))
-
-
 def show(
     name: Annotated[
-        str, typer.Argument(help="An op, a function or a plan.", autocompletion=_names)
+        str, typer.Argument(help="An op, a function or a plan.", autocompletion=complete.names)
     ],
     json: JSON = False,
 ) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pullback.cli import complete
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def verify(
-    ops: Annotated[list[str] | None, typer.Argument(help="Ops or families; all of them.")] = None,
+    ops: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ops or families; all of them.", autocompletion=complete.laws),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One case in thirty instead of four.")
     ] = False,

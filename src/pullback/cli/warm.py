@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pullback.cli import complete
+
 if TYPE_CHECKING:
     from pullback.contract.element import ElementKind
 
 
 def warm(
-    families: Annotated[list[str] | None, typer.Argument(help="Families; all of them.")] = None,
+    families: Annotated[
+        list[str] | None,
+        typer.Argument(help="Families; all of them.", autocompletion=complete.families),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores.")] = None,
 ) -> None:
     """Compile every kernel into the disk cache, so that no first call has to.
