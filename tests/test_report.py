@@ -123,6 +123,9 @@ addEventListener("load", () => setTimeout(() => {
   const before = getComputedStyle(document.body).backgroundColor;
   document.getElementById("theme").click();
   seen.themed = getComputedStyle(document.body).backgroundColor !== before;
+  seen.lost = all(document, "nav a").map((link) => link.hash)
+    .filter((hash) => !document.querySelector(hash));
+  seen.linked = all(document, "nav a").length;
   seen.wide = page.scrollWidth - page.clientWidth;
   const note = document.createElement("pre");
   note.id = "seen";
@@ -163,4 +166,6 @@ def test_the_page_works_in_a_browser(tmp_path: Path, size: str) -> None:
     assert set(seen["families"]) == {"lerp"}
     assert seen["themed"]
     assert seen["focusable"]
+    assert seen["lost"] == []
+    assert seen["linked"] >= 10
     assert seen["wide"] <= 0, "the page scrolls sideways"

@@ -259,9 +259,11 @@ def page(results: Results) -> str:
         _figures(results), _speed(results), _accuracy(results), _contracts(), *_resources(results),
     ]  # fmt: skip
     links = {
-        "roof": "Roofline", "peers": "Peers", "growth": "Growth", "figures": "Figures",
-        "speed": "Rows", "accuracy": "Accuracy", "contracts": "Contracts",
+        "roof": "Roofline", "peers": "Peers", "sizes": "Sizes", "growth": "Growth",
+        "figures": "Figures", "speed": "Rows", "accuracy": "Accuracy", "contracts": "Contracts",
+        "threads": "Threads", "memory": "Memory", "overhead": "Overhead",
     }  # fmt: skip
+    there = "\n".join(sections)
     here = files("pullback.bench.report")
     return Template(here.joinpath("page.html").read_text()).substitute(
         style=here.joinpath("page.css").read_text(),
@@ -269,9 +271,13 @@ def page(results: Results) -> str:
         library=_inline(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")),
         charts=_inline(json.dumps(drawn)),
         subtitle=_subtitle(results.machine),
-        links="".join(f'<a href="#{name}">{text}</a>' for name, text in links.items()),
+        links="".join(
+            f'<a href="#{name}">{text}</a>'
+            for name, text in links.items()
+            if f'id="{name}"' in there
+        ),
         cards=_cards(results),
-        sections="\n".join(sections),
+        sections=there,
     )
 
 
