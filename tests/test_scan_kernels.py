@@ -102,6 +102,32 @@ def test_a_long_line_of_exponentials_is_shared(reverse: bool) -> None:
         assert [a.tobytes() for a in found] == [y.tobytes(), dx.tobytes()], count
 
 
+@pytest.mark.parametrize("name", ["cumprod", "cummax"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_a_long_line_are_shared(name: str, reverse: bool) -> None:
+    """The same bits as of many lines, for any number of threads: with records in every chunk, in
+    few and in none, with factors that take the long way, and in place of an input."""
+    n = 2 * cpu_sum.CHUNK + 77
+    rng = np.random.default_rng(8)
+    x = (1 + 0.01 * rng.standard_normal((4, n))).astype(np.float32)
+    x[0], x[1, n // 2] = np.sort(x[0]), np.nan
+    x[2, 30000], x[2, 40000], x[3, ::997] = np.inf, 0, 0
+    dy = rng.standard_normal(x.shape).astype(np.float32)
+    backward = getattr(pullback, f"{name}_backward")
+    y = getattr(pullback, name)(x, reverse=reverse)
+    saved = (x, y) if name == "cumprod" else (x,)
+    many = backward(*(np.repeat(a, 5, 0) for a in (dy, *saved)), reverse=reverse)
+    wanted = many[::5].tobytes()
+
+    def both() -> Any:
+        *rest, last = (a.copy() for a in (dy, *saved))
+        in_place = backward(*rest, last, reverse=reverse, out=last)
+        return backward(dy, *saved, reverse=reverse), in_place
+
+    for count, found in _for_each_thread_count(both):
+        assert [a.tobytes() for a in found] == [wanted, wanted], count
+
+
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 def test_all_nans_are_the_same(name: str) -> None:
     x = np.random.default_rng(5).standard_normal((9, 50)).astype(np.float32)

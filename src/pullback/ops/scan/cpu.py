@@ -16,11 +16,13 @@ from pullback.cpu.program import Phase, Program, grain_for, streams
 from pullback.ops.scan import (
     cpu_extremum,
     cpu_extremum_backward,
+    cpu_extremum_chained,
     cpu_logsumexp,
     cpu_logsumexp_backward,
     cpu_logsumexp_chained,
     cpu_product,
     cpu_product_backward,
+    cpu_product_chained,
     cpu_product_halves_backward,
     cpu_sum,
 )
@@ -45,7 +47,8 @@ class Way:
     against: bool = False  # the scan's direction
     chained: Kernel | None = None  # threads share a line,
     chunk: int = cpu_sum.CHUNK  # this long a part at a time,
-    links: int = 1  # and hand so many links' words to the next
+    links: int = 1  # and hand so many links' words to the next,
+    sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
     runs: int = 0  # at most so many runs of items, where an item asks for the next one's memory
 
@@ -80,7 +83,15 @@ FORWARD: dict[Any, Way] = {
 # By kind and by whether y is read; for extrema by ties.
 BACKWARD: dict[Any, Way] = {
     (K.CUMSUM, False): replace(FORWARD[K.CUMSUM], against=True),
-    (K.CUMPROD, True): _way(cpu_product_backward, "cumprod_backward"),
+    (K.CUMPROD, True): _way(
+        cpu_product_backward,
+        "cumprod_backward",
+        lines=cpu_product_backward.SIDE,
+        whole_rows=True,
+        chained=cpu_product_chained.cumprod_backward_chained,
+        chunk=cpu_product_chained.CHUNK,
+        sharing=(ElementKind.F32,),
+    ),
     (K.CUMPROD, False): _way(
         cpu_product_halves_backward,
         "cumprod_recomputed",
@@ -104,6 +115,9 @@ BACKWARD: dict[Any, Way] = {
             f"{t.value}_backward",
             lines=cpu_extremum_backward.SIDE,
             whole_rows=True,
+            chained=getattr(cpu_extremum_chained, f"{t.value}_backward_chained"),
+            chunk=cpu_extremum_chained.SPAN,
+            links=cpu_extremum_chained.LINKS,
         )
         for k, t in EXTREMA
     },
@@ -139,7 +153,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     if loops.columns:
         columns, strip = loops.rest.extents[-1], way.strip(desc.element)
         items = lines // columns * -(-columns // strip) if n and columns else 0
-    elif way.chained and 0 < lines < FEW_LINES and n >= LONG:
+    elif way.chained and desc.element in way.sharing and 0 < lines < FEW_LINES and n >= LONG:
         kernel = way.chained
         items, strip, links = lines * -(-n // way.chunk), lines, lines * way.links
     tensors = sum(v is not None for v in views)

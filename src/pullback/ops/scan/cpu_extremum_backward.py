@@ -241,7 +241,34 @@ def latest_record(words, pitch, line, steps, L):
     return tile * rows + step
 
 
-def _backward(extrema, wins):
+@inlined
+def line_end(state, words, pitch, line, begin, steps, L):
+    """What a chunk leaves of a line: the sum up to its first record, whether it has one, whether
+    its first step is one, the place of the last and the sum that belongs to it."""
+    head, seen, held = state
+    bit = line % L
+    new, first_too = (seen >> bit) & 1, (words[line // L] >> bit) & 1
+    place = begin + latest_record(words, pitch, line, steps, L) if new == 1 else 0
+    return lane_at(head, bit), new, first_too, place, lane_at(held, bit)
+
+
+@inlined
+def settled(dx, begin, steps, n, ends, place, total):
+    """The record that holds the extremum after a chunk, and its sum; the one before is written
+    when it is complete."""
+    head, new, first_too, new_place, held = ends
+    if begin > 0:
+        # What came before this chunk's first record belongs to the one before it.
+        total += head
+        written = first_too == 1 and place >= begin - CHUNK
+        if (new == 1 or begin + steps == n) and not written:
+            write(dx[0], dx[1] + place * dx[2], total)
+    return (new_place, held) if new == 1 else (place, total)
+
+
+def records_of(extrema, wins):
+    """(x, marks, sign): the extremum after a tile, and the bits of its records."""
+
     @inlined
     def record_tile(at, size, state, L):
         x, marks, sign = at
@@ -256,6 +283,10 @@ def _backward(extrema, wins):
         marks[0][marks[1] // lanes_to_a_word(L)] = bits
         return (last(y, L),)
 
+    return record_tile
+
+
+def _backward(record_tile):
     @inlined
     def scan(task, lo, hi, cells, side, pitch, room, entries, L):
         p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
@@ -288,26 +319,18 @@ def _backward(extrema, wins):
                     gradient_tile, dx_, box, pitch, (dy_, marks), steps, lines, sums, rows, L
                 )
                 for c in range(lines):
-                    head, seen, held = sums[c // L]
-                    bit = c % L
-                    new = (seen >> bit) & 1 == 1
-                    if begin > 0:
-                        # What came before this chunk's first record belongs to the one before it.
-                        totals[c] += lane_at(head, bit)
-                        first_too = (words[c // L] >> bit) & 1 == 1
-                        written = first_too and places[c] >= begin - CHUNK
-                        if (new or begin + steps == n) and not written:
-                            write(dx[0], dx[1] + places[c] * dx[2] + c, totals[c])
-                    if new:
-                        places[c] = begin + latest_record(words, cells, c, steps, L)
-                        totals[c] = lane_at(held, bit)
+                    ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
+                    to = moved((dx,), 0, c)[0]
+                    places[c], totals[c] = settled(to, begin, steps, n, ends, places[c], totals[c])
         fence()
 
     return scan
 
 
-_first_backward = _backward(first_extrema, first_wins)
-_last_backward = _backward(last_extrema, last_wins)
+first_records = records_of(first_extrema, first_wins)
+last_records = records_of(last_extrema, last_wins)
+_first_backward = _backward(first_records)
+_last_backward = _backward(last_records)
 
 
 @kernel

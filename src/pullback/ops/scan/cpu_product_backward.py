@@ -13,8 +13,9 @@ from numba import types
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.memory import STORAGE, fence
+from pullback.cpu.memory import STORAGE, fence, on_stack
 from pullback.cpu.program import TENSORS
+from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import backwards, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks, opaque
 from pullback.cpu.tiles import by_type, first, lines_across, load, moved, spread, stack, store
@@ -30,7 +31,6 @@ from pullback.cpu.vector import (
     splat,
 )
 from pullback.ops.scan.cpu_product import (
-    CELLS,
     EXACT_STEPS,
     INFINITY,
     WIDTH,
@@ -46,40 +46,57 @@ from pullback.ops.scan.cpu_quads import (
     store_quads,
     sweep_quads_back,
 )
+from pullback.ops.scan.cpu_side_by_side import tiles_at
 from pullback.ops.scan.cpu_sum import one_nan
+from pullback.ops.scan.cpu_turned import STEPS
+
+SIDE = 2048  # lines of an item across
+PITCH = SIDE + 32
+CELLS, ROOM = SIDE // 4, STEPS * PITCH
 
 
 @inlined
-def _affine(carry, totals):
+def affine(carry, totals):
     p, b = totals
     return fma(p, carry, b)
 
 
 @inlined
-def _applied(p, b, c):
+def applied(p, b, c):
     return fma(p[0], c, b[0]), fma(p[1], c, b[1]), fma(p[2], c, b[2]), b[3] + c
 
 
 @inlined
-def _recurrence(v, g, later, L):
-    """R of each step, and x[j]·R[j] of the first, from x, dy and what comes after the tile."""
+def parts(v, g):
+    """Of each quad p and b, and what they make of x[j]·R[j], from x and dy."""
     b2 = fma(v[3], g[3], g[2])
     b1 = fma(v[2], b2, g[1])
     b0 = fma(v[1], b1, g[0])
     p1 = v[3] * v[2]
     p0 = p1 * v[1]
-    p, b, totals = (p0, p1, v[3]), (b0, b1, b2, g[3]), (p0 * v[0], v[0] * b0)
-    c, carry = chained_back(_affine, later, totals, L)
-    r = _applied(p, b, c)
-    finite = absolute(totals[0]) < INFINITY
+    return (p0, p1, v[3]), (b0, b1, b2, g[3]), (p0 * v[0], v[0] * b0)
+
+
+@inlined
+def is_affine(totals):
+    return absolute(totals[0]) < INFINITY
+
+
+@inlined
+def _recurrence(v, g, later, L):
+    """R of each step, and x[j]·R[j] of the first, from x, dy and what comes after the tile."""
+    p, b, totals = parts(v, g)
+    c, carry = chained_back(affine, later, totals, L)
+    r = applied(p, b, c)
+    finite = is_affine(totals)
     if not all_lanes(finite):
         # inf · 0 between two factors is no number, though in their places they may never meet:
         # quads with an infinite factor go step by step. What leaves a quad enters the one before
         # it, so that after as many rounds as there are quads all of them are right.
         c = left = spread(later, v[0])
         for _ in range(opaque(WIDTH)):
-            r = _selected(finite, _applied(p, b, c), _step_by_step(v, g, c))
-            left = select(finite, _affine(c, totals), v[0] * r[0])
+            r = _selected(finite, applied(p, b, c), _step_by_step(v, g, c))
+            left = select(finite, affine(c, totals), v[0] * r[0])
             c = _entering(left, later, L)
         carry = first(left, L)
     return r, carry
@@ -113,21 +130,26 @@ def _entering(left, later, L):
 
 @inlined
 def gradient_tile(at, place, size, state, L):
-    dy, dx, x, y = at
+    dy, _, x, _, _ = at
     v = load_quads(x, size, ones(L), L)
     r, later = _recurrence(v, load_quads(dy, size, ones(L) * 0.0, L), state[0], L)
-    before = _before(y, place, size, L)
-    out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
-    if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
-        out = one_nan_each(out)
-    store_quads(dx, size, out, L)
+    store_gradients(at, place, size, r, L)
     return later, state[1]
 
 
 @inlined
-def _before(y, place, size, L):
+def store_gradients(at, place, size, r, L):
+    _, dx, _, y, begin = at
+    before = _before(y, begin + place[0] == 0, size, L)
+    out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
+    if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
+        out = one_nan_each(out)
+    store_quads(dx, size, out, L)
+
+
+@inlined
+def _before(y, begins, size, L):
     """y[j-1]."""
-    begins = place[0] == 0
     p, i, step, streaming = y
     before = p, i if begins else i - step, step, streaming
     if begins:
@@ -206,25 +228,43 @@ def _one_before(y, size, L):
 
 
 @by_type
-def _sweep_gradients(at, n, lines, states, L):
+def _sweep_gradients(at, box, n, lines, states, L):
     if STORAGE[at[0][0].dtype].compute == types.float64:
+        return _one_by_one
+    return _quads_along if L.literal_value == 1 else _quads_across
 
-        def one_by_one(at, n, lines, states, L):
-            there = backwards(at, n)
-            sweep(_gradient_compensated, there, n, lines, states, EXACT_STEPS, 0, 1, L)
 
-        return one_by_one
+def _one_by_one(at, box, n, lines, states, L):
+    at = at[0], at[1], at[2], at[3]
+    sweep(_gradient_compensated, backwards(at, n), n, lines, states, EXACT_STEPS, 0, 1, L)
 
-    def in_quads(at, n, lines, states, L):
-        sweep_quads_back(gradient_tile, at, n, lines, states, WIDTH, L)
 
-    return in_quads
+def _quads_along(at, box, n, lines, states, L):
+    sweep_quads_back(gradient_tile, at, n, lines, states, WIDTH, L)
+
+
+def _quads_across(at, box, n, lines, states, L):
+    """Gradients wait on the stack until whole rows are there: see cpu/staging."""
+    dy, (p, i, step, streaming), x, y, begin = at
+    there = dy, box, x, y, begin
+    for k in range((n - 1) // STEPS * STEPS, -1, -STEPS):
+        tiles_at(_boxed_tile, there, k, k - STEPS, n, lines, states, STEPS, L)
+        for row in range(min(STEPS, n - k)):
+            move_row(box, row * PITCH, p, i + (k + row) * step, lines, streaming)
 
 
 @inlined
-def _cumprod_backward(task, lo, hi, cells, L):
+def _boxed_tile(at, place, size, state, L):
+    dy, box, x, y, begin = at
+    boxed = dy, (box, place[1], PITCH, False), x, y, begin
+    return gradient_tile(boxed, place, size, state, L)
+
+
+@inlined
+def _cumprod_backward(task, lo, hi, cells, room, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
+    box = on_stack(dx, room)
     start = splat(0.0, L), splat(0.0, L)
     states = stack(start, cells)
     for item in range(lo, hi):
@@ -236,16 +276,17 @@ def _cumprod_backward(task, lo, hi, cells, L):
             cursor(task, dx, 1, line, L),
             cursor(task, x, 2, line, L),
             cursor(task, y, 3, line, L),
+            0,
         )
-        _sweep_gradients(at, length(task), lines, states, L)
+        _sweep_gradients(at, box, length(task), lines, states, L)
     fence()
 
 
 @kernel
 def cumprod_backward_along(task, lo, hi):
-    _cumprod_backward(task, lo, hi, 1, 1)
+    _cumprod_backward(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def cumprod_backward_across(task, lo, hi):
-    _cumprod_backward(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _cumprod_backward(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS)))

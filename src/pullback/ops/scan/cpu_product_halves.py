@@ -1,8 +1,10 @@
 """Running products of f16 and bf16: octets of steps in f32, carried from one to the next in f64.
 
 An octet is *tame* if its factors are neither tiny nor huge: then its products are normal numbers of
-f32, and a half has so few bits that their roundings do not show. One that is not goes step by step
-in f64. Which it is follows from the factors of one line alone, so all layouts agree.
+f32, and a half has so few bits that their roundings do not show. Those of what is carried would, in
+the end: the product of two halves has room in f32, of four in f64, so that only one rounding of f64
+goes from octet to octet. An octet that is not tame goes step by step in f64. Which it is follows
+from the factors of one line alone, so all layouts agree.
 """
 
 from pullback.cpu.emit import inlined
@@ -80,6 +82,13 @@ def products(v):
 
 
 @inlined
+def exact_quads(p, v, L):
+    """The products of the first and of the second quads of octets, without a rounding."""
+    whole = to_f64(v[0] * v[1]) * to_f64(v[2] * v[3])
+    return quads(p, whole, 0, L), quads(p, whole, 1, L)
+
+
+@inlined
 def is_plain(c):
     """Whether what enters octets may be multiplied by their products one by one."""
     size = absolute(c)
@@ -88,8 +97,7 @@ def is_plain(c):
 
 @inlined
 def plain(p, c, first, v, L):
-    u = to_f32(c)
-    return scaled(both_quads(p, u, u * first, L), v)
+    return scaled(both_quads(p, to_f32(c), to_f32(c * first), L), v)
 
 
 @inlined
@@ -106,7 +114,7 @@ def brought_back(p, c, first, v, L):
     """The same for any c."""
     there, back = scales(c)
     u, w = to_f32(c * there), to_f32(back)
-    inside = scaled(both_quads(p, like(first, 1.0), first, L), v)
+    inside = scaled(both_quads(p, like(u, 1.0), to_f32(first), L), v)
     far = scaled(both_quads(p, w, w, L), scaled(both_quads(p, u, u, L), inside))
     one_by_one = is_plain(c)
     return selected(both_quads(p, one_by_one, one_by_one, L), plain(p, c, first, v, L), far)
@@ -118,9 +126,10 @@ def product_tile(at, place, state, rows, L):
     x, y = at
     if not is_tame(x, rows, L):
         return False, state
-    v = products(load_octets(x, None, 1.0, rows, L))
-    first = quads(x[0], v[3], 0, L)
-    c, carry = chained(times, state[0], (to_f64(first * quads(x[0], v[3], 1, L)),), L)
+    factors = load_octets(x, None, 1.0, rows, L)
+    first, second = exact_quads(x[0], factors, L)
+    c, carry = chained(times, state[0], (first * second,), L)
+    v = products(factors)
     if all_lanes(is_plain(c)):
         store_octets(y, None, plain(x[0], c, first, v, L), 1, L)
     elif any_lane(is_nan(carry)):
@@ -151,8 +160,8 @@ def product_octet(at, place, size, state, L):
     steps = load(x, size, 1.0, OCTET, L)
     u = steps_to_octets(steps, L)
     tame, v = tame_lines(u, L), products(u)
-    first = quads(x[0], v[3], 0, L)
-    carry = times(state[0], (to_f64(first * quads(x[0], v[3], 1, L)),))
+    first, second = exact_quads(x[0], u, L)
+    carry = times(state[0], (first * second,))
     fast = octets_to_steps(brought_back(x[0], state[0], first, v, L), L)
     slow, after = in_blocks(next_product, (to_f64(steps),), state[0], 1, L)
     store(y, size, one_nan(select(spread(tame, steps), fast, to_f32(slow))), L)

@@ -1,0 +1,122 @@
+"""The gradient of running extrema of few long lines, shared by threads, with the bits of one.
+
+A span of several chunks passes two things on: the extremum after it, as soon as it is known, and
+the record that holds it with its sum so far, when the gradients of the span are written. A span
+that has to wait for its turn finds its own extremum meanwhile; if that is no record, none of its
+steps is.
+"""
+
+from pullback.cpu.chain import is_turn, link_of, pass_on, received, wait_for_turn
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import kernel, pointer, word
+from pullback.cpu.memory import advance, fence, filled_wide, on_stack, scalar_wide
+from pullback.cpu.program import TENSORS
+from pullback.cpu.staging import sweep_back
+from pullback.cpu.sweep import OPTION, STRIP, cursor, length, sweep
+from pullback.cpu.tiles import last, load, long_rows, moved, stack
+from pullback.cpu.vector import any_lane, lane, like, select, splat
+from pullback.ops.scan.cpu_extremum import (
+    first_extrema,
+    first_wins,
+    flipped,
+    last_extrema,
+    last_wins,
+)
+from pullback.ops.scan.cpu_extremum_backward import (
+    CHUNK,
+    ROWS,
+    first_records,
+    gradient_tile,
+    last_records,
+    line_end,
+    settled,
+)
+
+CHUNKS = 4
+SPAN = CHUNKS * CHUNK  # steps of a turn
+LINKS = 3  # of a line: the extremum; the sum of the record that holds it; its place
+WORDS = CHUNK // ROWS
+ENTRIES = CHUNKS * WORDS
+
+
+def _chained(extrema, wins, record_tile):
+    @inlined
+    def extremum_tile(at, size, state, L):
+        x, sign = at
+        v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
+        return (last(extrema(v, state[0], L)[0], L),)
+
+    @inlined
+    def share(task, lo, hi):
+        p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
+        sign, n, lines = word(task, OPTION), length(task), word(task, STRIP)
+        nothing, nowhere = filled_wide(p, -0.0, 1), splat(0.0, 1)
+        bests = stack((load(cursor(task, r, 2, 0, 1), (1, 1), 0.0, 1, 1),), 1)
+        sums, words = stack((nothing, 0, nothing), 1), stack(0, ENTRIES)
+        zero = scalar_wide(p, 0.0)
+        ends, box = stack((zero, 0, 0, 0, zero), CHUNKS), on_stack(p, 1)
+        rows = long_rows(p, 1)
+        for item in range(lo, hi):
+            number = item // lines
+            line = item - number * lines
+            begin = number * SPAN
+            steps = min(SPAN, n - begin)
+            extremum, holder = link_of(task, LINKS * line), link_of(task, LINKS * line + 1)
+            where = link_of(task, LINKS * line + 2)
+            dx = cursor(task, q, 1, line, 1)
+            walk = cursor(task, p, 0, line, 1), dx, cursor(task, r, 2, line, 1)
+            dy_, dx_, x_ = moved(walk, begin, 0)
+            bests[0] = (flipped(load(x_, (1, 1), 0.0, 1, 1), sign),)
+            early = not is_turn(extremum, number)
+            if early:
+                sweep(extremum_tile, (x_, sign), steps, 1, bests, rows, 0, 0, 1)
+            own = bests[0][0]
+            wait_for_turn(extremum, number)
+            best = received(extremum, own) if number > 0 else own
+            if early:
+                pass_on(extremum, number, select(wins(own, best), own, best))
+            if early and not any_lane(wins(own, best)):
+                for k in range(ENTRIES):
+                    words[k] = 0
+            else:
+                bests[0] = (best,)
+                at = x_, (words, 0, 1, False), sign
+                sweep(record_tile, at, steps, 1, bests, rows, 0, 0, 1)
+            if not early:
+                pass_on(extremum, number, bests[0][0])
+            if begin == 0:
+                words[0] |= 1
+            for i in range((steps + CHUNK - 1) // CHUNK):
+                count = min(CHUNK, steps - i * CHUNK)
+                sums[0] = nothing, 0, nothing
+                to, dy, marks = moved((dx_, dy_, (words, 0, 1, False)), i * CHUNK, 0)
+                sweep_back(gradient_tile, to, box, 0, (dy, marks), count, 1, sums, rows, 1)
+                there = begin + i * CHUNK
+                ends[i] = line_end(sums[0], advance(words, i * WORDS), 1, 0, there, count, 1)
+            # What goes past the caches is written before the next span adds to a record of this.
+            fence()
+            wait_for_turn(holder, number)
+            total = lane(received(holder, nothing), 0) if number > 0 else zero
+            place = int(lane(received(where, nowhere), 0)) if number > 0 else 0
+            for i in range((steps + CHUNK - 1) // CHUNK):
+                count = min(CHUNK, steps - i * CHUNK)
+                place, total = settled(dx, begin + i * CHUNK, count, n, ends[i], place, total)
+            pass_on(where, number, splat(place * 1.0, 1))
+            pass_on(holder, number, like(nothing, total))
+        fence()
+
+    return share
+
+
+_first_share = _chained(first_extrema, first_wins, first_records)
+_last_share = _chained(last_extrema, last_wins, last_records)
+
+
+@kernel
+def first_backward_chained(task, lo, hi):
+    _first_share(task, lo, hi)
+
+
+@kernel
+def last_backward_chained(task, lo, hi):
+    _last_share(task, lo, hi)
