@@ -44,8 +44,8 @@ from pullback.ops.scan.cpu_extremum import (
 )
 from pullback.ops.scan.cpu_sum import BLOCK
 
-CHUNK = 4096
-SIDE = 512  # lines of an item across
+CHUNK = 2048
+SIDE = 1024  # lines of an item across
 PITCH = SIDE + 32
 CELLS, ROOM = SIDE // LINES, BLOCK * PITCH
 # The records of a tile are the bits of one word: step r of line c is bit r * L + c.

@@ -32,7 +32,7 @@ from pullback.ops.scan.cpu_extremum_backward import (
     settled,
 )
 
-CHUNKS = 4
+CHUNKS = 8
 SPAN = CHUNKS * CHUNK  # steps of a turn
 LINKS = 3  # of a line: the extremum; the sum of the record that holds it; its place
 WORDS = CHUNK // ROWS
