@@ -24,7 +24,7 @@ from pullback.cpu.vector import (
     select,
     splat,
 )
-from pullback.ops.scan.cpu_product_halves import cumprod_of_halves
+from pullback.ops.scan.cpu_product_halves import cumprod_of_halves, products, scaled, times
 from pullback.ops.scan.cpu_quads import (
     chained,
     load_quads,
@@ -56,28 +56,11 @@ def one_nan_each(v):
 
 
 @inlined
-def times(carry, totals):
-    return carry * totals[0]
-
-
-@inlined
-def _scaled(c, v):
-    return c * v[0], c * v[1], c * v[2], c * v[3]
-
-
-@inlined
-def products(v):
-    second = v[0] * v[1]
-    third = second * v[2]
-    return v[0], second, third, third * v[3]
-
-
-@inlined
 def product_tile(at, place, size, state, L):
     x, y = at
     v = products(load_quads(x, size, ones(L), L))
     entering, carry = chained(times, state[0], (v[3],), L)
-    v = _scaled(entering, v)
+    v = scaled(entering, v)
     # A product that was NaN stays NaN.
     if any_lane(is_nan(carry)):
         v = one_nan_each(v)

@@ -40,6 +40,7 @@ from pullback.ops.scan.cpu_product import (
     one_nan_each,
     ones,
 )
+from pullback.ops.scan.cpu_product_halves import multiplied, selected
 from pullback.ops.scan.cpu_quads import (
     chained_back,
     load_quads,
@@ -95,7 +96,7 @@ def _recurrence(v, g, later, L):
         # it, so that after as many rounds as there are quads all of them are right.
         c = left = spread(later, v[0])
         for _ in range(opaque(WIDTH)):
-            r = _selected(finite, applied(p, b, c), _step_by_step(v, g, c))
+            r = selected(finite, applied(p, b, c), _step_by_step(v, g, c))
             left = select(finite, affine(c, totals), v[0] * r[0])
             c = _entering(left, later, L)
         carry = first(left, L)
@@ -108,16 +109,6 @@ def _step_by_step(v, g, c):
     r2 = g[2] + v[3] * r3
     r1 = g[1] + v[2] * r2
     return g[0] + v[1] * r1, r1, r2, r3
-
-
-@inlined
-def _selected(mask, u, v):
-    return (
-        select(mask, u[0], v[0]),
-        select(mask, u[1], v[1]),
-        select(mask, u[2], v[2]),
-        select(mask, u[3], v[3]),
-    )
 
 
 @by_type
@@ -141,7 +132,7 @@ def gradient_tile(at, place, size, state, L):
 def store_gradients(at, place, size, r, L):
     _, dx, _, y, begin = at
     before = _before(y, begin + place[0] == 0, size, L)
-    out = before[0] * r[0], before[1] * r[1], before[2] * r[2], before[3] * r[3]
+    out = multiplied(before, r)
     if any_lane(is_nan(out[0]) | is_nan(out[1]) | is_nan(out[2]) | is_nan(out[3])):
         out = one_nan_each(out)
     store_quads(dx, size, out, L)

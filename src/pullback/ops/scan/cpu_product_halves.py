@@ -64,6 +64,11 @@ def scaled(c, v):
 
 
 @inlined
+def multiplied(u, v):
+    return u[0] * v[0], u[1] * v[1], u[2] * v[2], u[3] * v[3]
+
+
+@inlined
 def selected(mask, u, v):
     return (
         select(mask, u[0], v[0]),

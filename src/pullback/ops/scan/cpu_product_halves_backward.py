@@ -48,9 +48,11 @@ from pullback.ops.scan.cpu_octets import (
     sweep_octets,
     sweep_octets_back,
 )
+from pullback.ops.scan.cpu_product_backward import affine
 from pullback.ops.scan.cpu_product_halves import (
     LARGE,
     SMALL,
+    multiplied,
     next_product,
     products,
     scaled,
@@ -146,12 +148,6 @@ entering_either = either_of(entering_tile, entering_octet)
 
 
 @inlined
-def _affine(carry, totals):
-    slope, offset = totals
-    return fma(slope, carry, offset)
-
-
-@inlined
 def before_each(p, v, L):
     """The product of an octet before each step, whether all are calm, and those of the quads."""
     w = products(v)
@@ -192,11 +188,6 @@ def is_in_range(c):
 
 
 @inlined
-def multiplied(u, v):
-    return u[0] * v[0], u[1] * v[1], u[2] * v[2], u[3] * v[3]
-
-
-@inlined
 def multiplied_by(p, c, v, L):
     """By any product c, though f32 may not hold it."""
     there, back = scales(c)
@@ -212,7 +203,7 @@ def gradient_tile(at, place, state, rows, L):
     dy, dx, x, saved, slopes, offsets = at
     i = _cell(place, L)
     slope, offset = _kept(slopes, i, rows, L), _kept(offsets, i, rows, L)
-    c, later = chained_back(_affine, state[0], (to_f64(slope), to_f64(offset)), L)
+    c, later = chained_back(affine, state[0], (to_f64(slope), to_f64(offset)), L)
     if not (is_modest(dy, rows, L) and all_lanes(is_modest_sum(c))):
         return False, state
     v, g = load_octets(x, None, 1.0, rows, L), load_octets(dy, None, 0.0, rows, L)
@@ -263,7 +254,7 @@ def gradient_octet(at, place, size, state, L):
     fast = multiplied(before, sums(x[0], v, g, c, slope[1], own[1], L))
     fast = octets_to_steps(multiplied_by(x[0], y, fast, L), L)
     whole = octet_of(slope, own)
-    later = _affine(c, (to_f64(whole[0]), to_f64(whole[1])))
+    later = affine(c, (to_f64(whole[0]), to_f64(whole[1])))
     v64 = to_f64(x_)
     apart, _ = in_blocks(_before, (v64,), y, 1, L)
     slow, after = in_blocks_back(_step_back, (v64, to_f64(g_), apart), c, 1, L)
