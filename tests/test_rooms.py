@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pullback
+from pullback.cpu import cache as kernel_cache
 
 ROOT = Path(pullback.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -32,7 +33,7 @@ def _imports(path: Path) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.append(node.module)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
     return [name for name in found if name.startswith("pullback.")]
@@ -58,6 +59,13 @@ def test_families_are_whole() -> None:
     for family in pullback._FAMILIES:
         names = {p.name for p in (ROOT / "ops" / family).iterdir()}
         assert {"__init__.py", "contract.py", "functions.py", "oracle.py", "cpu.py"} <= names
+
+
+def test_the_kernel_cache_sees_every_import() -> None:
+    for path in FILES:
+        paths = [ROOT.parent.joinpath(*name.split(".")) for name in _imports(path)]
+        files = {file for path in paths if (file := path.with_suffix(".py")).is_file()}
+        assert files <= kernel_cache._imports(path)
 
 
 def test_importing_pullback_imports_no_framework() -> None:

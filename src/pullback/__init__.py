@@ -87,7 +87,8 @@ def _load() -> dict[str, Any]:
     """Import every family and make its public names attributes of this package."""
     for family in _FAMILIES:
         module = import_module(f"pullback.ops.{family}")
-        globals().update({name: getattr(module, name) for name in module.__all__})
+        names = {name: getattr(module, name) for name in module.__all__}
+        globals().update({name: getattr(value, "face", value) for name, value in names.items()})
     globals()["__all__"] = [
         *_VOCABULARY,
         *(n for f in _FAMILIES for n in import_module(f"pullback.ops.{f}").__all__),

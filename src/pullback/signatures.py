@@ -68,7 +68,8 @@ def _bases(classes: list[str]) -> set[str]:
 
 def stub() -> str:
     """The text of `__init__.pyi`."""
-    functions = {n: f for n in pullback.__all__ if isinstance(f := getattr(pullback, n), Function)}
+    faces = {name: getattr(getattr(pullback, name), "function", None) for name in pullback.__all__}
+    functions = {name: function for name, function in faces.items() if function is not None}
     found = [_import(name) for name in pullback.__all__ if name not in functions]
     classes = sorted(line for line in found if line.startswith("class"))
     imports = sorted(set(found) - set(classes)) + sorted(_bases(classes))

@@ -1,8 +1,8 @@
 """How kernels are compiled, and the disk cache that finds them again.
 
 Numba's own cache watches only the file of the function it caches, so an edit in a shared file goes
-unnoticed. Ours lives in a folder named by a hash of Numba, of the compile policy and of this room;
-in it, a kernel is filed under the hash of its own family and of the families that one builds on.
+unnoticed. Ours files a kernel under a hash of its module and of all that module imports from this
+package, directly or not, in a folder named by a hash of Python, Numba and the compile policy.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ POLICY: dict[str, Any] = {
 }
 
 _ROOT = Path(__file__).resolve().parent.parent
-_OTHER_FAMILY = re.compile(r"pullback\.ops\.(\w+)\.cpu")
+_IMPORT = re.compile(r"^\s*from (pullback[\w.]*) import ([^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
 
 
 @cache
-def _room_hash() -> str:
-    sources = [*sorted(_ROOT.glob("cpu/*.py")), _ROOT / "contract" / "element.py"]
+def _policy_hash() -> str:
     about = f"{numba.__version__} {sys.version} {sorted(POLICY.items())} "
-    return _digest(about + os.environ.get("PULLBACK_SOFT_F16", ""), sources)
+    return _digest(about + os.environ.get("PULLBACK_SOFT_F16", ""), [])
 
 
 @cache
-def _family_hash(family: str) -> str:
-    """Over the kernels of a family and of every family they import."""
-    found, pending = {family}, [family]
-    sources: list[Path] = []
-    while pending:
-        files = sorted(_ROOT.glob(f"ops/{pending.pop()}/cpu*.py"))
-        sources += files
-        for other in {name for file in files for name in _OTHER_FAMILY.findall(file.read_text())}:
-            if other not in found:
-                found.add(other)
-                pending.append(other)
-    return _digest(_room_hash(), sources)
+def _imports(source: Path) -> frozenset[Path]:
+    """The modules of this package that a source imports. A package may be asked for modules."""
+    found: set[Path] = set()
+    for module, names in _IMPORT.findall(source.read_text()):
+        place = _ROOT.parent.joinpath(*module.split("."))
+        candidates = [place, *(place / name for name in re.findall(r"\w+", names))]
+        found.update(path for c in candidates if (path := c.with_suffix(".py")).is_file())
+    return frozenset(found)
+
+
+@cache
+def _module_hash(module: str) -> str:
+    """Over the source of a module and of all it imports."""
+    found = [_ROOT.parent.joinpath(*module.split(".")).with_suffix(".py")]
+    for source in found:  # which grows meanwhile
+        found += _imports(source) - set(found)
+    return _digest(_policy_hash(), sorted(found))
 
 
 def _digest(text: str, sources: list[Path]) -> str:
@@ -64,7 +68,8 @@ def _digest(text: str, sources: list[Path]) -> str:
 @cache
 def source_hash() -> str:
     """Over all kernels: what foreign caches of compiled programs are keyed by."""
-    return _digest(_room_hash(), sorted(_ROOT.glob("ops/*/cpu*.py")))
+    sources = [*_ROOT.glob("cpu/*.py"), *_ROOT.glob("ops/*/cpu*.py")]
+    return _digest(_policy_hash(), [*sorted(sources), _ROOT / "contract" / "element.py"])
 
 
 @cache
@@ -75,7 +80,7 @@ def cache_folder() -> Path:
     candidates = [Path(home).expanduser() / "pullback" for home in homes if home]
     candidates.append(Path(tempfile.gettempdir()) / f"pullback-{os.getuid()}")
     for candidate in candidates:
-        folder = candidate / _room_hash()
+        folder = candidate / _policy_hash()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -87,9 +92,7 @@ def cache_folder() -> Path:
 
 class _Locator(_CacheLocator):
     def __init__(self, py_func: Any, py_file: str) -> None:
-        module = py_func.__module__.split(".")
-        family = module[2] if module[:2] == ["pullback", "ops"] else ""
-        self._stamp = _family_hash(family) if family else _room_hash()
+        self._stamp = _module_hash(py_func.__module__)
         self._name = f"{self._stamp} {py_func.__module__}:{py_func.__code__.co_firstlineno}"
 
     def get_cache_path(self) -> str:

@@ -52,7 +52,19 @@ _WRITABLE: Final = 0x0400
 
 
 @register_jitable
-def _place(slot, word):
+def type_of(word):
+    """The type of an object, as its identity."""
+    return at(word)[_TYPE]
+
+
+@register_jitable
+def data_of(word):
+    """Where an array's memory begins."""
+    return at(word)[_DATA]
+
+
+@register_jitable
+def locate(slot, word):
     """The address a word stands for, or STRANGE."""
     kind = slot[KIND]
     if kind == ADDRESS:
@@ -66,7 +78,7 @@ def _place(slot, word):
     if rank != slot[RANK] or array[_FLAGS] & _WRITABLE != slot[WRITABLE]:
         return STRANGE
     # A view of another array is inside it, for NumPy made it; other owners Python looks at.
-    if array[_BASE] != 0 and at(array[_BASE])[_TYPE] != slot[OBJECT]:
+    if array[_BASE] != 0 and type_of(array[_BASE]) != slot[OBJECT]:
         return STRANGE
     extents, strides = at(array[_EXTENTS]), at(array[_STRIDES])
     for axis in range(rank):
@@ -91,7 +103,8 @@ def _are_apart(tensors, aligned, pairs, rules):
 
 
 @register_jitable
-def _pass(address, workspace, threads, sure, words):
+def pass_words(address, workspace, threads, sure, words):
+    """Run the launch of a record on what the words stand for: status, and what it is about."""
     record = at(address)
     slots, length = record[SLOTS], record[LENGTH]
     slot = address + 8 * HEAD
@@ -100,7 +113,7 @@ def _pass(address, workspace, threads, sure, words):
     for word in range(length):
         block[word] = template[word]
     for position in range(slots):
-        place = _place(at(slot + 8 * SLOT_WORDS * position), words[position])
+        place = locate(at(slot + 8 * SLOT_WORDS * position), words[position])
         if place == STRANGE:
             return STRANGE, 0, 0
         block[TENSORS + position] = place
@@ -115,14 +128,14 @@ def _pass(address, workspace, threads, sure, words):
 def pass_few(record, workspace, threads, sure, a, b, c, d):
     words = stack_words(4)
     words[0], words[1], words[2], words[3] = a, b, c, d
-    return _pass(record, workspace, threads, sure, words)
+    return pass_words(record, workspace, threads, sure, words)
 
 
 def pass_many(record, workspace, threads, sure, a, b, c, d, e, f, g, h, i, j):
     words = stack_words(10)
     words[0], words[1], words[2], words[3], words[4] = a, b, c, d, e
     words[5], words[6], words[7], words[8], words[9] = f, g, h, i, j
-    return _pass(record, workspace, threads, sure, words)
+    return pass_words(record, workspace, threads, sure, words)
 
 
 FEW, MANY = 4, 10
@@ -147,8 +160,9 @@ def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
 
 @cache
 def _headers_are_known() -> bool:
-    """Whether arrays of this NumPy are laid out as above."""
-    if sys.implementation.name != "cpython" or sys.byteorder != "little":
+    """Whether arrays of this NumPy are laid out as above, and only we look at them meanwhile."""
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if sys.implementation.name != "cpython" or sys.byteorder != "little" or not locked:
         return False
     base = np.zeros((3, 5), np.float32)
     for array in (base, base[1:, ::2].T, np.frombuffer(b"12345678", np.int32)):
@@ -187,7 +201,7 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
 class Door:
     """A launch as native code knows it: `Door(...)(workspace, threads, sure, one word a slot)`."""
 
-    __slots__ = ("_address", "_entry", "_kept", "_record", "_spare")
+    __slots__ = ("_entry", "_kept", "_record", "_spare", "address")
 
     def __init__(
         self,
@@ -202,11 +216,11 @@ class Door:
         parts = (*program, execute_address(), *counts), *slots, block, *aligned, *pairs
         words = tuple(itertools.chain.from_iterable(parts))
         self._record = (ctypes.c_int64 * len(words))(*words)
-        self._address, self._kept = ctypes.addressof(self._record), kept  # what words point to
+        self.address, self._kept = ctypes.addressof(self._record), kept  # what words point to
         self._entry, takes = entry(len(slots))
         self._spare = (0,) * (takes - len(slots))
 
     def __call__(
         self, workspace: int, threads: int, sure: int, words: Iterable[int]
     ) -> tuple[int, int, int]:
-        return self._entry(self._address, workspace, threads, sure, *words, *self._spare)
+        return self._entry(self.address, workspace, threads, sure, *words, *self._spare)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.errors import BufferTooSmall
+from pullback.cpu.porter import Porter
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import FRONT_ENDS, Function
 from pullback.plan.plan import exact, remember
@@ -24,20 +25,12 @@ from pullback.tensor.recycle import maker
 from pullback.tensor.view import TensorSpec
 
 _READY: dict[Any, Ready] = {}
-_LATEST: dict[Any, Ready] = {}  # by everything but layouts: what the last such call came to
-
-_OPTIONS = frozenset((int, float, bool, str, type(None)))
+_PORTERS: dict[Function, Porter] = {}
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-    """Run `function` on NumPy arrays (or anything seen through NumPy). Most often the layouts are
-    those of the last call, and the launch itself knows them again."""
-    outline = _outline(function, args, options, out)
-    latest = _LATEST.get(outline)
-    if latest is not None:
-        result = latest.run_known(args, options, out)
-        if result is not None:
-            return result
+    """Run `function` on NumPy arrays (or anything seen through NumPy), and introduce the call to
+    its porter, who answers the next one like it."""
     key = _key(function, args, options, out)
     try:
         ready = _READY.get(key)
@@ -47,32 +40,25 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         return FRONT_ENDS["jax"]()(function, args, options, out)  # NumPy arrays among JAX's
     if ready is None:
         ready = remember(_READY, key, prepare(function, args, options, out, _maker))
-    if outline is not None:
-        remember(_LATEST, outline, ready)
     seen = {name: _seen(value) for name, value in options.items()}
     into = tuple(map(_seen, out)) if type(out) is tuple else _seen(out)
-    result = ready.run(tuple(map(_seen, args)), seen, into, numpy_address, again=True)
+    result = ready.run(tuple(map(_seen, args)), seen, into, numpy_address)
+    guest = ready.guest(function.parameters, (*function.values(args, options), out))
+    if guest is not None:
+        _porter(function).introduce(guest)
     return result if out is None else out
+
+
+def _porter(function: Function) -> Porter:
+    porter = _PORTERS.get(function)
+    if porter is None:
+        porter = _PORTERS.setdefault(function, Porter())
+        function.ask = porter.ask
+    return porter
 
 
 def _maker(spec: TensorSpec) -> Callable[[], Any]:
     return maker(spec.shape, spec.element.dtype)
-
-
-def _outline(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-    """A key without layouts; None where it would have to hold on to an argument."""
-    parts: list[Any] = [function, len(out) if type(out) is tuple else type(out), *options]
-    for value in (*args, *options.values()) if options else args:
-        kind = type(value)
-        parts.append(kind)
-        if kind in _OPTIONS:
-            parts.append(exact(value) if kind is float else value)
-        elif kind is not np.ndarray:
-            bundle = getattr(value, "bundle_key", None)
-            if bundle is None:
-                return None
-            parts.append(bundle)
-    return tuple(parts)
 
 
 def _seen(value: Any) -> Any:

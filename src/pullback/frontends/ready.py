@@ -7,6 +7,8 @@ call of a kind binds, validates and lays out; a repeated one fetches addresses a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
 from pullback.cpu.pool import get_num_threads
+from pullback.cpu.porter import NOWHERE, STACK_BYTES, Guest, is_plain
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
@@ -40,10 +43,12 @@ class Ready:
 
     __slots__ = (
         "_blank",
-        "_door",
         "_fresh",
+        "_guest",
+        "_hidden",
         "_launch",
         "_named",
+        "_names",
         "_offsets",
         "_op",
         "_plan",
@@ -64,17 +69,18 @@ class Ready:
         maker: Maker,
     ) -> None:
         self._op, self._plan, self._launch = op, plan, launch
-        self._door: Any = None
+        self._guest: Any = None
         self._workspace = plan.workspace_size
         names = [slot.name for slot in plan.record.slots]
         self._blank: list[Any] = [None] * len(names)
         views = [(i, v) for i, n in enumerate(names) if (v := call.tensors.get(n)) is not None]
         origins = [(i, v.origin, v.offset) for i, v in views if isinstance(v, TensorRef)]
         self._named = tuple({name for _, (name, _), _ in origins} - set(positional))
-        places = {name: place for place, name in enumerate((*positional, *self._named))}
+        self._names = (*positional, *self._named)
+        places = {name: place for place, name in enumerate(self._names)}
         self._sources = tuple((i, places[name], part) for i, (name, part), _ in origins)
-        if not set(arrays) <= {name for _, (name, _), _ in origins}:
-            self._door = False  # an array that is passed to no slot: only a key tells its shape
+        # Arrays that are passed to no slot: only a key tells their shapes.
+        self._hidden = set(arrays) - {name for _, (name, _), _ in origins}
         self.takes_parts = any(part is not None for _, _, part in self._sources)
         self._offsets = tuple((i, offset) for i, _, offset in origins if offset)
         self._results = tuple(map(names.index, call.returns))
@@ -90,33 +96,55 @@ class Ready:
         options: Mapping[str, Any],
         out: Any,
         look: Look,
-        again: bool = False,
     ) -> Any:
-        """Fetch addresses, check them, launch; the result as the function returns it. `again`:
-        prepare to know such arrays again."""
-        arrays = self._arrays(args, options, out)
+        """Fetch addresses, check them, launch; the result as the function returns it."""
+        values = (*args, *[options[name] for name in self._named]) if self._named else args
+        arrays = self._arrays(values, out)
         addresses = [0 if array is None else look(array) for array in arrays]
         for position, offset in self._offsets:
             addresses[position] += offset
         _held, address = _scratch(self._workspace) if self._workspace else (None, 0)
         status = self._launch.run(addresses, arrays, address, get_num_threads())
-        if again and self._door is None:
-            self._door = self._launch.door(arrays, dict(self._offsets))
         return self._finish(status, arrays, out)
 
-    def run_known(self, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
-        """The same for NumPy arrays like those of that run; None, and nothing done, for others."""
-        if not self._door:
-            return None
-        arrays = self._arrays(args, options, out)
-        _held, address = _scratch(self._workspace) if self._workspace else (None, 0)
-        status = self._door(address, get_num_threads(), 0, map(id, arrays))
-        return self._finish(status, arrays, out) if status[0] >= 0 else None
+    def guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
+        """Such a call as a porter knows it again, the result given last; None where he cannot."""
+        if self._guest is None:
+            self._guest = self._as_guest(parameters, values) or False
+        return self._guest or None
 
-    def _arrays(self, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> list[Any]:
+    def _as_guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
+        if self.takes_parts or not all(map(is_plain, values)):
+            return None
+        out = values[-1]
+        named = dict(zip(parameters, values, strict=False))
+        arrays = self._arrays([named[name] for name in self._names], out)
+        door = self._launch.door(arrays, dict(self._offsets))
+        if not door:
+            return None
+        # A tuple takes the places of its items too; fresh arrays come last.
+        widths = [1 + len(value) if type(value) is tuple else 1 for value in values]
+        starts = list(accumulate(widths, initial=0))
+        places = dict(zip(parameters, starts, strict=False))
+        sources = [NOWHERE] * len(self._blank)
+        for position, place, _ in self._sources:
+            sources[position] = places[self._names[place]]
+        given = starts[-2]
+        first = starts[-1] if out is None else given + (type(out) is tuple)
+        for number, (position, _) in enumerate(self._fresh):
+            sources[position] = first + number
+        makers = [make for _, make in self._fresh] if out is None else []
+        results = [sources[i] for i in self._results] if out is None else [given]
+        scratch = NOWHERE
+        if self._workspace > STACK_BYTES:
+            scratch = starts[-1] + len(makers)
+            makers.append(partial(recycled, (self._workspace,), _BYTES))
+        hidden = [parameters.index(name) for name in self._hidden]
+        return Guest(door, values, makers, results, sources, scratch, hidden)
+
+    def _arrays(self, values: Sequence[Any], out: Any) -> list[Any]:
         """The array of each slot: an argument, part of one, a result given, or a fresh one."""
         arrays = self._blank.copy()
-        values = (*args, *[options[name] for name in self._named]) if self._named else args
         for position, place, part in self._sources:
             arrays[position] = values[place] if part is None else values[place].bundle[part]
         if out is None:

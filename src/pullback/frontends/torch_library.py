@@ -80,7 +80,7 @@ class Op:
             return 2
         if composed is None or "tuple" not in str(inspect.signature(composed).return_annotation):
             return 1
-        forward: Function = getattr(pullback, function.name.removesuffix("_backward"))
+        forward: Function = getattr(pullback, function.name.removesuffix("_backward")).function
         operands = forward.tensors.keys() - forward.indices
         return len([name for name in operands if not (self.numbers and forward.tensors[name])])
 
@@ -198,7 +198,7 @@ def _overloads(function: Function) -> Iterator[str]:
 FUNCTIONS: dict[str, Function] = {
     name: function
     for name in pullback.__all__
-    if isinstance(function := getattr(pullback, name), Function)
+    if (function := getattr(getattr(pullback, name), "function", None)) is not None
 }
 OPS = {
     (name, overload): Op(function, overload).op

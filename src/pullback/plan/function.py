@@ -21,6 +21,7 @@ from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_o
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import is_index, resolve
 from pullback.plan.plan import Plan
+from pullback.plan.public import face_of
 from pullback.tensor.adapters import family_of
 from pullback.tensor.view import TensorRef, TensorSpec
 
@@ -93,6 +94,7 @@ class Function:
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
+        self.ask: Callable[..., Any] = _nobody  # its porter, once somebody has called
         self.graphed: Any = None  # what torch.compile puts into its graphs, once torch is here
         own = inspect.signature(body)
         out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -126,18 +128,33 @@ class Function:
         family = self.body.__module__.rpartition(".")[0]
         return resolve(f"{family}.calculus:CALCULUS")[self.name]
 
-    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.face(*args, **options)
+
+    @cached_property
+    def face(self) -> Callable[..., Any]:
+        """What the package exports under this name."""
+        return face_of(self)
+
+    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+        """A call the porter does not know, and all calls on arrays of other libraries. Options that
+        are the default are left out."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
             # To look families up would make their tables part of what a compiled graph depends on.
             return _torch_graph()(self, args, options, out)
-        for value in args or options.values():
+        for value in args:
             if type(value) is np.ndarray:
                 break
             adapter = family_of(value)
             if adapter is not None:
                 return _front_end(adapter.family)(self, args, options, out)
-        return (_LOADED.get("numpy") or _front_end("numpy"))(self, args, options, out)
+        return _front_end("numpy")(self, args, options, out)
+
+    def values(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
+        """All arguments in the order of the signature."""
+        given = {**self.defaults, **dict(zip(self.parameters, args, strict=False)), **options}
+        return [given[name] for name in self.parameters]
 
     def bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong name or count is one sentence, as a TypeError."""
@@ -174,6 +191,10 @@ class Function:
             names = ", ".join(kind.row.long_name for kind in holds)
             expected = f"of {names} ({cast_of(value, name, cast)} casts)"
             raise Unsupported(self.name, name, expected, describe(value))
+
+
+def _nobody(*args: Any, **options: Any) -> None:
+    """A porter without guests."""
 
 
 def _is_number(value: Any) -> bool:

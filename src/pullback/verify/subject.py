@@ -171,8 +171,8 @@ def subjects() -> dict[str, Subject]:
     """Every public function that has an oracle, by name."""
     found = {}
     for name in pullback.__all__:
-        function = getattr(pullback, name)
-        if isinstance(function, Function):
+        function = getattr(getattr(pullback, name), "function", None)
+        if function is not None:
             family = function.body.__module__.split(".")[2]
             found[name] = Subject(function, family)
     return found

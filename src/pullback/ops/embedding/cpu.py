@@ -63,7 +63,7 @@ def _row_bytes(desc: Any) -> int:
 
 def _lookup_tables(desc: Any, *, sort: bool) -> tuple[at.Room, Values]:
     room = at.Room()
-    values = id_tables(room, desc.num_indices, desc.num_embeddings, sort=sort)
+    values = id_tables(room, desc.num_indices, desc.num_embeddings, sort=sort, borders=sort)
     if sort:
         values |= long_tables(room, desc.num_indices, desc.embedding_dim, sums.PARTS)
     return room, values | _common(desc)

@@ -24,12 +24,12 @@ Ids = npt.NDArray[np.int64]
 class SparseFunction(Function):
     """A gradient that is dense or, with `sparse=True`, (rows, their gradients)."""
 
-    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
+    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         if options.get("sparse") is not True:
-            return super().__call__(*args, out=out, **options)
+            return super().answer(args, options, out)
         given = self.bind(args, options)
         if family_of(given["indices"]) is TRACED:  # how many rows there are is not known yet
-            return super().__call__(*args, out=out, **options)
+            return super().answer(args, options, out)
         for name, array in (("out", out), ("accumulate_into", given["accumulate_into"])):
             if array is not None:
                 raise InvalidProblem(self.name, name, "None with sparse=True", "an array")
@@ -39,7 +39,7 @@ class SparseFunction(Function):
             raise Unsupported(self.name, "sparse", "False on a GPU", "True")
         desc = self.body(**views).descriptor
         rows, smaller = _without_other_rows(self.name, desc, given)
-        gradients = super().__call__(**{**given, **smaller})
+        gradients = self(**{**given, **smaller})
         return _like(given["dout"], rows), gradients
 
 

@@ -46,7 +46,7 @@ _NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one ind
 # --- tables -------------------------------------------------------------------------------------
 
 
-def id_tables(room: at.Room, rows: int, extent: int, *, sort: bool) -> Values:
+def id_tables(room: at.Room, rows: int, extent: int, *, sort: bool, borders: bool = True) -> Values:
     """Where everything about the ids lives in the workspace."""
     chunk = max(SMALLEST_CHUNK, -(-rows // MOST_CHUNKS))
     chunks = -(-rows // chunk)
@@ -58,7 +58,7 @@ def id_tables(room: at.Room, rows: int, extent: int, *, sort: bool) -> Values:
         at.CHUNK: chunk,
         at.CHUNKS: chunks,
         at.FINDINGS_AT: room.take(2 * chunks),
-        at.OFFSETS_AT: room.take(extent + 2),
+        at.OFFSETS_AT: room.take(extent + 2) if borders else at.NOWHERE,
         at.ORDER_AT: at.NOWHERE,
     }
     if sort:

@@ -11,7 +11,9 @@ from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_panel import over_panels, write_tile
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
+    copy_half_line,
     fetch_strip,
+    half_line_elements,
     lanes,
     line_elements,
     load,
@@ -67,6 +69,21 @@ def copy_lines(source, row, ahead, target, where, count):
     prefetch(source, ahead + count - 1)
 
 
+@inlined
+def copy_row(source, row, ahead, target, where, count):
+    """A row without gaps, by half lines; the last of them overlaps the one before."""
+    n = half_line_elements(source)
+    for c in range(0, count, 2 * n):
+        prefetch(source, ahead + c)
+    if count < n:
+        for c in range(count):
+            target[where + c] = source[row + c]
+    else:
+        for c in range(0, count - n, n):
+            copy_half_line(target, where + c, source, row + c)
+        copy_half_line(target, where + count - n, source, row + count - n)
+
+
 @kernel
 def gather_rows(task, lo, hi):
     """target[n] = source[ids[n]], zeros where that is no row. Items are positions."""
@@ -84,6 +101,8 @@ def gather_rows(task, lo, hi):
         where = n * one_stride if one_stride != MANY_LOOPS else position_offset(task, 1, n)
         if inside and streams_lines(task, target, where, along, inner):
             copy_lines(source, row, ahead, target, where, inner)
+        elif inside and along:
+            copy_row(source, row, ahead, target, where, inner)
         else:
             block = (row, ahead, where)
             over_columns(task, columns, lanes(source), copy_strip, (source, target), block)

@@ -19,13 +19,12 @@ from pullback.tensor.view import TensorRef, as_numpy
 class SizedFunction(Function):
     """A function that counts the segments itself where nobody says how many there are."""
 
-    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
-        count = args[2] if len(args) > 2 else options.get("num_segments")
-        if count is None and (len(args) < 3 or "num_segments" not in options):
-            extent = segments_in(args[1] if len(args) > 1 else options.get("segment_ids"))
-            if extent is not None:
-                options, args = {**options, "num_segments": extent}, args[:2]
-        return super().__call__(*args, out=out, **options)
+    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+        x, ids, count = args
+        extent = segments_in(ids) if count is None else None
+        if extent is None:
+            return super().answer(args, options, out)
+        return self(x, ids, extent, out=out, **options)
 
 
 def segments_in(ids: Any) -> int | None:

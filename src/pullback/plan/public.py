@@ -1,0 +1,66 @@
+"""The public face of a function: a plain Python function of its signature.
+
+An object with `__call__(*args, **options)` packs every call into a tuple and a dict and unpacks it
+again to ask the porter, which takes longer than all the porter does. So each signature gets a
+function of its own, written below: arguments go from the caller to native code in one piece,
+however they were named. Editors, `help`, pickle and torch.compile find what they expect.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+_SOURCE = """\
+def {name}({signature}):
+    if type({first}) is ARRAY:
+        torch = MODULES.get("torch")
+        if torch is None or not torch.compiler.is_compiling():
+            result = function.ask({values})
+            if result is not None:
+                return result
+    options = {{}}
+    {options}
+    return function.answer(({positional},), options, out)
+"""
+_OPTION = """\
+if {name} is not default_{name}:
+        options["{name}"] = {name}"""
+
+
+def face_of(function: Any) -> FunctionType:
+    """A Python function that asks the porter of `function`, and else leaves the answer to it."""
+    parameters = [*function.__signature__.parameters.values()]
+    positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "out"]
+    source = _SOURCE.format(
+        name=function.name,
+        signature=", ".join(_spelt(parameters)),
+        first=positional[0],
+        values=", ".join(p.name for p in parameters),
+        options="\n    ".join(_OPTION.format(name=name) for name in options),
+        positional=", ".join(positional),
+    )
+    scope = {"ARRAY": np.ndarray, "MODULES": sys.modules, "function": function}
+    scope |= {f"default_{p.name}": p.default for p in parameters}
+    file = f"<pullback.{function.name}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
+    exec(compile(source, file, "exec"), scope)
+    face = scope[function.name]
+    assert isinstance(face, FunctionType)
+    face.__module__, face.__doc__ = "pullback", function.__doc__
+    face.__annotations__ = function.body.__annotations__ | {"out": Any}
+    face.function = function  # type: ignore[attr-defined]
+    return face
+
+
+def _spelt(parameters: list[inspect.Parameter]) -> list[str]:
+    """Parameters as a `def` has them; defaults are objects, so they are named."""
+    words = [p.name if p.default is p.empty else f"{p.name}=default_{p.name}" for p in parameters]
+    first = next(i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY)
+    return [*words[:first], "*", *words[first:]]

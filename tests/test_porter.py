@@ -1,0 +1,168 @@
+"""Calls like an earlier one: answered natively, by the same bits, and only those."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.contract.element import ElementKind
+from pullback.contract.errors import IndexOutOfRange
+from pullback.cpu.porter import GUESTS
+from pullback.plan.function import Function
+from pullback.verify.laws import same_bits, trials
+from pullback.verify.subject import Subject, subjects
+
+X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+
+
+def stranger_to_all(name: str) -> Function:
+    """A function whose porter has met nobody yet."""
+    function: Function = getattr(pb, name).function
+    return type(function)(function.body)
+
+
+def ask(function: Function, *args: Any, out: Any = None, **options: Any) -> Any:
+    """What the porter says to a call."""
+    return function.ask(*function.values(args, options), out)
+
+
+@pytest.mark.parametrize("subject", subjects().values(), ids=str)
+def test_a_call_is_known_again(subject: Subject) -> None:
+    function = stranger_to_all(subject.name)
+    _, arguments = next(trials(subject, ElementKind.F32))
+    assert ask(function, **arguments) is None
+    first, again = function(**arguments), ask(function, **arguments)
+    pairs = zip(first, again, strict=True) if isinstance(first, tuple) else [(first, again)]
+    for want, got in pairs:
+        assert same_bits(want, got)
+
+
+def test_results_given_are_returned_themselves() -> None:
+    room = np.full(X.size + 2, np.nan, np.float32)
+    out = room[1:-1].reshape(X.shape)
+    pair = np.empty_like(X), np.empty(X.shape, np.int64)
+    cumsum, cummax = stranger_to_all("cumsum"), stranger_to_all("cummax")
+    for function, given, options in ((cumsum, out, {}), (cummax, pair, {"return_indices": True})):
+        assert function(X, 1, out=given, **options) is given
+        assert ask(function, X, 1, out=given, **options) is given
+    assert same_bits(out, np.cumsum(X, 1))
+    assert np.isnan(room[[0, -1]]).all()
+
+
+STRANGERS: dict[str, tuple[Any, Any, Any]] = {
+    "another shape": (X[:2], 1, None),
+    "other strides": (X.T.copy().T, 1, None),
+    "another dtype": (X.astype(np.float64), 1, None),
+    "read only": (np.frombuffer(X.tobytes(), np.float32).reshape(X.shape), 1, None),
+    "a subclass": (X.view(np.recarray), 1, None),
+    "no array": (X.tolist(), 1, None),
+    "nothing": (None, 1, None),
+    "another axis": (X, 0, None),
+    "an axis of another type": (X, True, None),
+    "a large axis": (X, 1 << 70, None),
+    "somewhere to write": (X, 1, np.empty_like(X)),
+    "several to write": (X, 1, (np.empty_like(X),)),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_strangers_are_not_let_in(name: str) -> None:
+    function = stranger_to_all("cumsum")
+    function(X, 1)
+    x, axis, out = STRANGERS[name]
+    assert ask(function, x, axis, out=out) is None
+    assert ask(function, X, 1) is not None
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.25, 0.5), (0.0, -0.0), (1.0, 1), (1, 1.0)])
+def test_numbers_are_compared_exactly(first: float, second: float) -> None:
+    lerp = stranger_to_all("lerp")
+    lerp(X, X + 1, first)
+    assert ask(lerp, X, X + 1, first) is not None
+    assert ask(lerp, X, X + 1, second) is None
+    assert same_bits(lerp(X, X + 1, second), pb.lerp(X, X + 1, np.full((), second, np.float32)))
+
+
+def test_the_one_longest_ago_is_forgotten() -> None:
+    function = stranger_to_all("cumsum")
+    rows = [np.ones((n, 2), np.float32) for n in range(1, GUESTS + 2)]
+    for x in rows:
+        function(x, 0)
+    assert [ask(function, x, 0) is None for x in rows] == [True] + [False] * GUESTS
+    assert same_bits(function(rows[0], 0), np.cumsum(rows[0], 0))
+    assert ask(function, rows[0], 0) is not None
+    assert ask(function, rows[1], 0) is None
+
+
+def test_references_are_neither_lost_nor_kept() -> None:
+    function, x, out = stranger_to_all("cummax"), X.copy(), (X.copy(), np.empty(X.shape, np.int64))
+    held = (x, out, *out, function.ask)
+    for given in (None, out):
+        function(x, 1, return_indices=True, out=given)
+    before = [sys.getrefcount(thing) for thing in held[:-1]]
+    for _ in range(100):
+        values, places = function(x, 1, return_indices=True)
+        function(x, 1, return_indices=True, out=out)
+        function(x[:, ::-1], 1)
+    assert sys.getrefcount(values) == sys.getrefcount(places) == 2
+    assert [sys.getrefcount(thing) for thing in held[:-1]] == before
+
+
+def test_an_error_of_the_launch_is_raised_every_time() -> None:
+    embedding, ids = stranger_to_all("embedding"), np.array([0, 1, 2])
+    embedding(X, ids)
+    ids[1] = 3
+    for _ in range(2):
+        with pytest.raises(IndexOutOfRange):
+            embedding(X, ids)
+
+
+def test_overlapping_memory_goes_the_long_way() -> None:
+    function, room = stranger_to_all("cumsum"), np.ones(12, np.float32)
+    function(room[:4].copy(), 0, out=room[8:])
+    with pytest.raises(pb.InvalidProblem, match="memory apart"):
+        function(room[:4], 0, out=room[2:6])
+
+
+def test_out_of_memory_is_an_error_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> None:
+        raise MemoryError
+
+    function, x = stranger_to_all("cumsum"), np.ones(1 << 17, np.float32)
+    function(x, 0)
+    before = sys.getrefcount(x)
+    monkeypatch.setattr("pullback.tensor.recycle._recycled", none_left)
+    with pytest.raises(MemoryError):
+        ask(function, x, 0)
+    assert sys.getrefcount(x) == before
+
+
+def test_many_threads_meet_one_porter() -> None:
+    function = stranger_to_all("cumsum")
+    rows = [np.arange(n, dtype=np.float64) for n in range(1, 3 * GUESTS)]
+    want = [np.cumsum(x) for x in rows]
+
+    def visit(first: int) -> bool:
+        order = np.random.default_rng(first).permutation(len(rows) * 20) % len(rows)
+        return all(same_bits(function(rows[i], 0), want[i]) for i in order)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(visit, range(8)))
+
+
+def test_functions_are_plain_functions() -> None:
+    assert pickle.loads(pickle.dumps(pb.cumsum)) is pb.cumsum
+    assert inspect.isfunction(pb.cumsum)
+    assert pb.cumsum.__doc__
+    for name, subject in subjects().items():
+        declared = inspect.signature(subject.function.body).parameters
+        exported = inspect.signature(getattr(pb, name)).parameters
+        assert list(exported) == [*declared, "out"]
+        assert all(exported[n].default is p.default for n, p in declared.items())
