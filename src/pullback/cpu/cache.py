@@ -29,7 +29,8 @@ POLICY: dict[str, Any] = {
 }
 
 _ROOT = Path(__file__).resolve().parent.parent
-_IMPORT = re.compile(r"^\s*from (pullback[\w.]*) import ([^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
+_NAMES = r"(?: import ([^\n(]*(?:\([^)]*\))?))?"
+_IMPORT = re.compile(r"^\s*(?:from|import) (pullback[\w.]*)" + _NAMES, re.MULTILINE)
 
 
 @cache
