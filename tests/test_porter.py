@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -166,3 +167,20 @@ def test_functions_are_plain_functions() -> None:
         exported = inspect.signature(getattr(pb, name)).parameters
         assert list(exported) == [*declared, "out"]
         assert all(exported[n].default is p.default for n, p in declared.items())
+
+
+def test_a_prepared_index_is_known_while_it_lives() -> None:
+    function = stranger_to_all("segment_sum")
+    first, second = (
+        pb.prepare_segments(ids, 2) for ids in (np.array([0, 1, 1]), np.array([1, 0, 1]))
+    )
+    for index in (first, second):
+        function(X, index, 2)
+    for index in (first, second):
+        assert same_bits(ask(function, X, index, 2), pb.segment_sum(X, index.ids, 2))
+    gone = weakref.ref(first)
+    del first, index
+    assert gone() is None
+    assert ask(function, X, second, 2) is not None
+    for _ in range(100):  # one of these is where the first was
+        assert ask(function, X, pb.prepare_segments(np.array([0, 0, 1]), 2), 2) is None

@@ -187,10 +187,12 @@ def slot_words(kind: int, *facts: int) -> list[int]:
 
 
 def slot_of(value: Any, offset: int = 0) -> list[int] | None:
-    """A slot that is passed an array like this one, `offset` bytes before the memory it stands for,
-    or None again, if this is None. None for what only Python knows."""
+    """A slot that is passed an array like this one, `offset` bytes before the memory it stands for;
+    None again, if this is None; or this very address. None for what only Python knows."""
     if value is None:
         return slot_words(EXACT, id(None))
+    if type(value) is int:
+        return slot_words(ADDRESS, value)
     if type(value) is not np.ndarray or value.ndim > MAX_RANK or not _headers_are_known():
         return None
     writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)

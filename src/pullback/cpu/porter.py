@@ -26,9 +26,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
+import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -226,7 +227,12 @@ def is_plain(value: Any) -> bool:
     """Whether the porter can know such an argument again."""
     if type(value) is tuple:
         return all(type(item) is np.ndarray for item in value)
-    return type(value) is np.ndarray or type(value) in _KINDS or isinstance(value, Enum)
+    return type(value) in (np.ndarray, *_KINDS) or isinstance(value, Enum) or _is_bundle(value)
+
+
+def _is_bundle(value: Any) -> bool:
+    """Whether this is one object to the caller and several arrays to a plan."""
+    return hasattr(value, "bundle")
 
 
 def _facts(value: Any) -> tuple[int, int, int]:
@@ -266,8 +272,19 @@ class Guest:
         words = (*head, *counts, *flat, *map(id, makers), *results, *sources)
         self._record = (ctypes.c_int64 * len(words))(*words)
         self.address = ctypes.addressof(self._record)
-        options = [value for value in passed if _facts(value)[0] in (SAME, EQUAL)]
-        self._kept = door, makers, options, headers  # what words point to
+        options, bundles = [], []
+        for number, value in enumerate(passed):
+            if _is_bundle(value):  # known while it lives, but not kept alive
+                fact = ARGUMENTS + ARGUMENT_WORDS * number + FACT
+                bundles.append(weakref.ref(value, partial(_forget, self._record, fact)))
+            elif facts[number][0] in (SAME, EQUAL):
+                options.append(value)
+        self._kept = door, makers, options, headers, bundles  # what words point to
+
+
+def _forget(record: Any, fact: int, _: Any) -> None:
+    """No object is at address 0."""
+    record[fact] = 0
 
 
 class Porter:

@@ -20,11 +20,11 @@ from jax import numpy as jnp
 from pullback.contract.element import INDICES, describe, kind_of_dtype
 from pullback.contract.errors import Unsupported
 from pullback.frontends.jax_primitive import call_p
-from pullback.frontends.jax_site import PLAIN, Origin, Site, typed
+from pullback.frontends.jax_site import Origin, Site, typed
 from pullback.frontends.jax_target import failure_behind, register
 from pullback.plan.function import Function
 from pullback.plan.plan import remember
-from pullback.tensor.adapters import family_of
+from pullback.tensor.adapters import PLAIN, family_of
 
 Array = Any
 canonical = jax.dtypes.canonicalize_dtype

@@ -14,6 +14,7 @@ from pullback.ops.calculus import Calculus, asked
 from pullback.plan.function import Call, Function
 from pullback.plan.plan import exact
 from pullback.plan.stream import Stream
+from pullback.tensor.adapters import PLAIN
 
 Array = Any
 
@@ -35,10 +36,6 @@ ARRAYS = SimpleNamespace(
     ids=lambda ids: getattr(ids, "ids", ids),
     constant=jax.lax.stop_gradient,
 )
-
-
-# Types of values that are never arrays nor bundles, which saves looking.
-PLAIN = frozenset((bool, int, float, str, type(None)))
 
 
 def typed(value: Any) -> Any:

@@ -109,17 +109,20 @@ class Ready:
 
     def guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
         """Such a call as a porter knows it again, the result given last; None where he cannot."""
-        if self._guest is None:
+        if self._guest is None or self.takes_parts:  # of this very bundle
             self._guest = self._as_guest(parameters, values) or False
         return self._guest or None
 
     def _as_guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
-        if self.takes_parts or not all(map(is_plain, values)):
+        if not all(map(is_plain, values)):
             return None
         out = values[-1]
         named = dict(zip(parameters, values, strict=False))
         arrays = self._arrays([named[name] for name in self._names], out)
-        door = self._launch.door(arrays, dict(self._offsets))
+        for position, _, part in self._sources:
+            if part is not None and arrays[position] is not None:
+                arrays[position] = numpy_address(arrays[position])
+        door = self._launch.open(arrays, dict(self._offsets))
         if not door:
             return None
         # A tuple takes the places of its items too; fresh arrays come last.
@@ -127,8 +130,9 @@ class Ready:
         starts = list(accumulate(widths, initial=0))
         places = dict(zip(parameters, starts, strict=False))
         sources = [NOWHERE] * len(self._blank)
-        for position, place, _ in self._sources:
-            sources[position] = places[self._names[place]]
+        for position, place, part in self._sources:
+            if part is None:
+                sources[position] = places[self._names[place]]
         given = starts[-2]
         first = starts[-1] if out is None else given + (type(out) is tuple)
         for number, (position, _) in enumerate(self._fresh):

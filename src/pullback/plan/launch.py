@@ -89,14 +89,18 @@ class Launch:
         self.check_addresses(addresses, arrays)
         return self.runner(addresses, workspace, threads)
 
-    def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
+    def door(self, values: Sequence[Any]) -> Any:
+        """The first one opened for such arrays."""
+        if self._door is None:
+            self._door = self.open(values, {})
+        return self._door
+
+    def open(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
         """How native code lets in arrays like these, passed by their identity: a function of
         (workspace, threads, 0, identities); False where only Python knows them. An array may begin
-        some bytes before what the kernel is to see: `offsets`, by position."""
-        if self._door is None:
-            native = self._native
-            self._door = (native and native.door(values, offsets)) or False
-        return self._door
+        some bytes before what the kernel is to see: `offsets`, by position. A number is an address
+        that is the same every time."""
+        return (self._native and self._native.door(values, offsets)) or False
 
     def check_addresses(self, addresses: Sequence[int], arrays: Sequence[Any]) -> None:
         """What validation is left when only addresses changed: alignment and aliasing."""

@@ -197,7 +197,7 @@ class Plan(Generic[D, A]):
                     status = launch.run(addresses, arrays, workspace.address, 1)
             if self._latest is not launch:
                 given = zip(self._tensors(args), self._used, strict=True)
-                self._door = launch.door([value if used else UNUSED for value, used in given], {})
+                self._door = launch.door([value if used else UNUSED for value, used in given])
                 self._latest = launch
             return self.fail(*status) if status[0] else None
         except AttributeError:  # asked only now, since it is the rarest mistake

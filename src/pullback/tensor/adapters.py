@@ -214,11 +214,15 @@ def _foreign(kind: type) -> Adapter | None:
 _KNOWN: dict[type, Adapter] = {np.ndarray: NUMPY}
 
 
+# Types of values that are never arrays, which saves looking.
+PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
 def family_of(array: Any) -> Adapter | None:
     """The adapter of an array, or None for a value that is not an array."""
     kind = type(array)
     adapter = _KNOWN.get(kind)
-    if adapter is None:
+    if adapter is None and kind not in PLAIN:
         if issubclass(kind, np.ma.MaskedArray):
             return None  # kernels would look behind the mask
         if issubclass(kind, np.ndarray):
