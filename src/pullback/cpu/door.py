@@ -9,7 +9,8 @@ What a launch depends on is laid out once, as the words of a record:
              an array of NumPy's, whose header is compared with the one the launch was laid out for
       words of the block, the first of which are replaced by addresses
       (slot, low bits that must be zero)
-      (slot, first byte, end, other slot, first byte, end): memory that must be apart
+      (slot, first byte, end, other slot, first byte, end, whether they may be one and the same):
+      memory that must be apart
 
 To look at the same headers and addresses from Python takes several times a small kernel."""
 
@@ -96,9 +97,10 @@ def _are_apart(tensors, aligned, pairs, rules):
         rules = at(address_of(rules) + 16)
     for _ in range(pairs):
         distance = tensors[rules[3]] - tensors[rules[0]]
-        if distance + rules[4] < rules[2] and rules[1] < distance + rules[5]:
+        near = distance + rules[4] < rules[2] and rules[1] < distance + rules[5]
+        if near and (distance != 0 or rules[6] == 0):
             return False
-        rules = at(address_of(rules) + 48)
+        rules = at(address_of(rules) + 56)
     return True
 
 
