@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from typing import Any, TypeVar
 
 import numpy as np
@@ -144,11 +144,9 @@ class Function:
             # To look families up would make their tables part of what a compiled graph depends on.
             return _torch_graph()(self, args, options, out)
         for value in args:
-            if type(value) is np.ndarray:
-                break
-            adapter = family_of(value)
-            if adapter is not None:
-                return _front_end(adapter.family)(self, args, options, out)
+            call = _BY_TYPE.get(type(value)) or _front_end_of(value)
+            if call is not None:
+                return call(self, args, options, out)
         return _front_end("numpy")(self, args, options, out)
 
     def values(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
@@ -201,13 +199,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.generic) and not isinstance(value, bool | np.bool_)
 
 
-_LOADED: dict[str, Callable[..., Any]] = {}
+_BY_TYPE: dict[type, Callable[..., Any]] = {}
 
 
+def _front_end_of(value: Any) -> Callable[..., Any] | None:
+    """Who answers calls on such an array; None if it is none."""
+    adapter = family_of(value)
+    if adapter is None:
+        return None
+    call = _BY_TYPE[type(value)] = _front_end(adapter.family)
+    return call
+
+
+@cache
 def _front_end(family: str) -> Callable[..., Any]:
-    call = _LOADED.get(family)
-    if call is None:
-        call = _LOADED[family] = FRONT_ENDS[family]()
+    call: Callable[..., Any] = FRONT_ENDS[family]()
     return call
 
 
