@@ -28,6 +28,7 @@ _FUTEX_WAIT_PRIVATE: Final = 128
 _FUTEX_WAKE_PRIVATE: Final = 129
 
 _syscall = types.ExternalFunction("syscall", INT(INT, INT, INT, INT, INT, INT, INT))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 def _pointer(builder: Any, address: Any) -> Any:
@@ -93,6 +94,12 @@ def exchange_if(typing_context: Any, address: Any, expected: Any, value: Any) ->
         return builder.extract_value(pair, 1)
 
     return types.boolean(INT, INT, INT), lower
+
+
+@register_jitable
+def give_way():
+    """Offer this core to whoever else wants it."""
+    _sched_yield()
 
 
 @intrinsic

@@ -13,7 +13,7 @@ line, zero at the start of a run: which chunk's turn it is, and what the chunks 
 
 from typing import Final
 
-from pullback.cpu.atomics import load, pause, store
+from pullback.cpu.atomics import give_way, load, pause, store
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import words
 from pullback.cpu.memory import address, as_f64_pointer
@@ -21,6 +21,7 @@ from pullback.cpu.sweep import AXIS
 from pullback.cpu.vector import lane, like
 
 LINK_WORDS: Final = 2
+SPINS: Final = 1024  # rounds of `pause`, some 25 to 50 microseconds
 TENSORS_WALKED: Final = 4  # how many tensors the axis words in front of the links describe
 
 
@@ -38,8 +39,13 @@ def is_turn(link, chunk):
 
 @inlined
 def wait_for_turn(link, chunk):
+    """Whoever has it may have lost its core: after a while, offer ours."""
+    spins = 0
     while load(link) != chunk:
         pause()
+        spins += 1
+        if spins % SPINS == 0:
+            give_way()
 
 
 @inlined
