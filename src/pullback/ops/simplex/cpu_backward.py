@@ -31,7 +31,7 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, is_void, take, take_wide
+from pullback.ops.simplex.cpu_steps import LANES, ask_next_of_two, give, is_void, take, take_wide
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SPAN,
@@ -68,7 +68,7 @@ def asking(terms: Callable) -> Callable:
 
     @inlined
     def asking_terms(at, left, cells, part, L):
-        ask_next(at[0], cells[4], L)
+        ask_next_of_two(at[0], cells[4], L)
         return terms(at, left, cells, part, L)
 
     return asking_terms
@@ -85,7 +85,7 @@ def adjoint(
 
     @inlined
     def plain(at, left, cells, part, L):
-        ask_next(at[1], cells[4], L)
+        ask_next_of_two(at[1], cells[4], L)
         give(at[2], left, gradient(at, left, cells, part, L), L)
 
     @inlined

@@ -40,7 +40,8 @@ LANES = 32  # four vectors of eight: their chains of arithmetic hide each other'
 CLASSES = 8  # lanes of one vector
 AHEAD = 16  # steps from a fetch across columns to its use
 LINE = 512  # bits of a cache line
-NEXT = 1 << 21  # bits of a row that leaves room for the next in the caches of a core
+# Bits of a row that leaves room for the next in the caches of a core; of two rows read at a time.
+NEXT, NEXT_OF_TWO = 1 << 21, 1 << 19
 BF16 = types.uint16  # its storage
 F32 = ir.FloatType()
 
@@ -191,17 +192,23 @@ def ask(cursor, ahead):
     return lines
 
 
-@by_type
-def ask_next(cursor, n, L):
-    """Along a row, fetch from the next one what lies here in this one: while it is computed, memory
-    has nothing else to do."""
-    longest = NEXT // cursor[0].dtype.bitwidth
+def _asker(bits: int) -> Callable:
+    @by_type
+    def ask_next(cursor, n, L):
+        longest = bits // cursor[0].dtype.bitwidth
 
-    def row(cursor, n, L):
-        if cursor[2] == 1 and n <= longest:
-            ask(cursor, n)
+        def row(cursor, n, L):
+            if cursor[2] == 1 and n <= longest:
+                ask(cursor, n)
 
-    return row if L.literal_value == 1 else (lambda cursor, n, L: None)
+        return row if L.literal_value == 1 else (lambda cursor, n, L: None)
+
+    return ask_next
+
+
+# Along a row, fetch from the next one what lies here in this one: while it is computed, memory has
+# nothing else to do.
+ask_next, ask_next_of_two = _asker(NEXT), _asker(NEXT_OF_TWO)
 
 
 def _taker(get: Callable, load: Callable) -> Callable:
