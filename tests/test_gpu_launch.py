@@ -100,44 +100,42 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "select", classmethod(select))
 
 
-def _bound(function: Any, **arguments: Any) -> dict[str, Any]:
-    return function.bind((), arguments)
+def _on_gpu(face: Any, **arguments: Any) -> Any:
+    return on_gpu(face.function, **face.function.bind((), arguments))
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_segments_of_any_rank() -> None:
     x = torch.arange(36, dtype=torch.float32).reshape(6, 3, 2).transpose(1, 2)
     ids = torch.tensor([0, 2, 0, 1, 2, 2])
-    given = _bound(pb.segment_sum, x=x, segment_ids=ids, num_segments=4)
-    got = on_gpu(pb.segment_sum, **given)
+    got = _on_gpu(pb.segment_sum, x=x, segment_ids=ids, num_segments=4)
     assert got.shape == (4, 2, 3)
     torch.testing.assert_close(got, torch.zeros(4, 2, 3).index_add(0, ids, x))
-    given = _bound(pb.segment_max_backward, dy=got, x=x, segment_ids=ids)
-    assert on_gpu(pb.segment_max_backward, **given).shape == x.shape
+    assert _on_gpu(pb.segment_max_backward, dy=got, x=x, segment_ids=ids).shape == x.shape
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_several_results_and_folded_indices() -> None:
     x = torch.tensor([[1.0, 3.0, 2.0, 3.0]])
-    values, indices = on_gpu(pb.cummax, **_bound(pb.cummax, x=x, return_indices=True))
+    values, indices = _on_gpu(pb.cummax, x=x, return_indices=True)
     torch.testing.assert_close(values, torch.tensor([[1.0, 3.0, 3.0, 3.0]]))
     assert indices.tolist() == [[0, 1, 1, 1]]
     weight, rows = torch.eye(4), torch.tensor([[1, 2], [3, 0]])
-    out = on_gpu(pb.embedding, **_bound(pb.embedding, weight=weight, indices=rows))
+    out = _on_gpu(pb.embedding, weight=weight, indices=rows)
     torch.testing.assert_close(out, weight[rows])
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_a_gradient_is_added_to_what_is_there() -> None:
     table = torch.ones(3, 2)
-    given = _bound(
+    got = _on_gpu(
         pb.embedding_backward,
         dout=torch.ones(2, 2),
         indices=torch.tensor([1, 1]),
         num_embeddings=3,
         accumulate_into=table,
     )
-    assert on_gpu(pb.embedding_backward, **given) is table
+    assert got is table
     assert table.tolist() == [[1, 1], [3, 3], [1, 1]]
 
 
@@ -152,4 +150,4 @@ def test_a_gpu_without_triton_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         r"\(pip install 'pullback\[gpu\]'\), got cuda:0\.?$"
     )
     with pytest.raises(pb.Unsupported, match=sentence):
-        on_gpu(pb.cumsum, **_bound(pb.cumsum, x=torch.ones(3)))
+        _on_gpu(pb.cumsum, x=torch.ones(3))
