@@ -54,7 +54,7 @@ def calls() -> Iterator[Overhead]:
 
     problem = Problem(subjects()["cumsum"], {"x": _tiny(), "axis": -1})
     run, _ = problem.into_outputs()
-    function, x = problem.subject.function, problem.arguments["x"]
+    function, x = problem.subject.function.face, problem.arguments["x"]
     took = race({PLAN: run, FUNCTION: lambda: function(x)}, EFFORT)
     yield from (_entry(what, timing.median) for what, timing in took.items())
 
@@ -84,7 +84,7 @@ def _child(code: str) -> float:
 def torch_calls() -> Iterator[Overhead]:
     import torch
 
-    cumsum = subjects()["cumsum"].function
+    cumsum = subjects()["cumsum"].function.face
     plain, leaf = torch.from_numpy(_tiny()), torch.from_numpy(_tiny()).requires_grad_(True)
     compiled = torch.compile(lambda t: cumsum(t))
     compiled(plain)
@@ -99,7 +99,7 @@ def jax_calls() -> Iterator[Overhead]:
     import jax
     import jax.numpy as jnp
 
-    cumsum = subjects()["cumsum"].function
+    cumsum = subjects()["cumsum"].function.face
     x = jnp.asarray(_tiny())
     ours, theirs = jax.jit(lambda a: cumsum(a)), jax.jit(lambda a: jnp.add(a, a))
     runs: dict[str, Callable[[], Any]] = {
@@ -173,7 +173,7 @@ def step(framework: str, rival: str, op: str, effort: Effort, threads: int) -> R
     forward = workload.forward(op, draw)
     dy = draw.normal(*forward.answer()[0].shape)
     theirs = family.peers.table(rival)[op]
-    functions: dict[str, Callable[..., Any]] = {OURS: forward.subject.function, rival: theirs}
+    functions: dict[str, Callable[..., Any]] = {OURS: forward.subject.function.face, rival: theirs}
     runs: dict[str, Callable[[], Any]] = {}
     verdicts: dict[str, str] = {}
     peers.prepare(framework, threads)

@@ -52,7 +52,7 @@ class Problem:
     @cached_property
     def allocating(self) -> Callable[[], Any]:
         """The call people write."""
-        function, given = self.subject.function, self._given
+        function, given = self.subject.function.face, self._given
         return lambda: function(**given)
 
     @cached_property
