@@ -9,7 +9,7 @@ run: $(VENV)/.core
 	$(BIN)/pullback demo
 
 test: lint $(VENV)/.warm
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 # Kernels are compiled ahead, on all cores: otherwise two test processes compile the same one twice.
 $(VENV)/.warm: $(VENV)/.all $(shell find src/pullback -name '*.py')
@@ -17,7 +17,7 @@ $(VENV)/.warm: $(VENV)/.all $(shell find src/pullback -name '*.py')
 	touch $@
 
 test-slow: $(VENV)/.all
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu

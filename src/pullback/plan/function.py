@@ -88,9 +88,13 @@ class Call:
 
 
 class Function:
-    """A public function of the library, for every array family."""
+    """A public function of the library, for every array family.
 
-    def __init__(self, body: Callable[..., Call]) -> None:
+    Ops of one signature share a body: each is made of it with its own name and summary."""
+
+    def __init__(self, body: Callable[..., Call], name: str = "", summary: str = "") -> None:
+        body.__name__ = body.__qualname__ = name or body.__name__
+        body.__doc__ = summary or body.__doc__
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body

@@ -53,10 +53,59 @@ def _backward(
     return Call(ScanBackwardPlan, desc, {"dy": dy, "x": x, "y": y}, ("dx",))
 
 
-@Function
-def cumsum(x: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
-    """Running sum along an axis."""
-    return _forward("cumsum", x, axis, reverse)
+def _running(name: str, summary: str) -> Function:
+    def body(x: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
+        return _forward(name, x, axis, reverse)
+
+    return Function(body, name, summary)
+
+
+def _running_extremum(name: str, summary: str) -> Function:
+    def body(
+        x: Tensor,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        return_indices: bool = False,
+        ties: str | TieRule = "first",
+    ) -> Call:
+        return _forward(name, x, axis, reverse, ties, return_indices)
+
+    return Function(body, name, summary)
+
+
+def _gradient_from_output(kind: ScanKind, summary: str) -> Function:
+    def body(
+        dy: Tensor, x: Tensor, y: Tensor | None, axis: int = -1, *, reverse: bool = False
+    ) -> Call:
+        return _backward(kind, dy, x, y, axis, reverse)
+
+    return Function(body, f"{kind.value}_backward", summary)
+
+
+def _gradient_of_extremum(kind: ScanKind, summary: str) -> Function:
+    def body(
+        dy: Tensor,
+        x: Tensor,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        ties: str | TieRule = "first",
+    ) -> Call:
+        return _backward(kind, dy, x, None, axis, reverse, ties)
+
+    return Function(body, f"{kind.value}_backward", summary)
+
+
+cumsum = _running("cumsum", "Running sum along an axis.")
+cumprod = _running("cumprod", "Running product along an axis.")
+logcumsumexp = _running("logcumsumexp", "Running log-sum-exp along an axis.")
+cummax = _running_extremum(
+    "cummax", "Running maximum along an axis; with `return_indices`, (values, positions)."
+)
+cummin = _running_extremum(
+    "cummin", "Running minimum along an axis; with `return_indices`, (values, positions)."
+)
 
 
 @Function
@@ -65,81 +114,19 @@ def cumsum_backward(dy: Tensor, axis: int = -1, *, reverse: bool = False) -> Cal
     return _backward(ScanKind.CUMSUM, dy, None, None, axis, reverse)
 
 
-@Function
-def cumprod(x: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
-    """Running product along an axis."""
-    return _forward("cumprod", x, axis, reverse)
-
-
-@Function
-def cumprod_backward(
-    dy: Tensor, x: Tensor, y: Tensor | None, axis: int = -1, *, reverse: bool = False
-) -> Call:
-    """Gradient of `cumprod`, exact with any number of zeros; `y` may be None in f16 and bf16."""
-    return _backward(ScanKind.CUMPROD, dy, x, y, axis, reverse)
-
-
-@Function
-def cummax(
-    x: Tensor,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    return_indices: bool = False,
-    ties: str | TieRule = "first",
-) -> Call:
-    """Running maximum along an axis; with `return_indices`, (values, positions)."""
-    return _forward("cummax", x, axis, reverse, ties, return_indices)
-
-
-@Function
-def cummax_backward(
-    dy: Tensor,
-    x: Tensor,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    ties: str | TieRule = "first",
-) -> Call:
-    """Gradient of `cummax`: each output's gradient goes to the element it came from."""
-    return _backward(ScanKind.CUMMAX, dy, x, None, axis, reverse, ties)
-
-
-@Function
-def cummin(
-    x: Tensor,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    return_indices: bool = False,
-    ties: str | TieRule = "first",
-) -> Call:
-    """Running minimum along an axis; with `return_indices`, (values, positions)."""
-    return _forward("cummin", x, axis, reverse, ties, return_indices)
-
-
-@Function
-def cummin_backward(
-    dy: Tensor,
-    x: Tensor,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    ties: str | TieRule = "first",
-) -> Call:
-    """Gradient of `cummin`: each output's gradient goes to the element it came from."""
-    return _backward(ScanKind.CUMMIN, dy, x, None, axis, reverse, ties)
-
-
-@Function
-def logcumsumexp(x: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
-    """Running log-sum-exp along an axis."""
-    return _forward("logcumsumexp", x, axis, reverse)
-
-
-@Function
-def logcumsumexp_backward(
-    dy: Tensor, x: Tensor, y: Tensor | None, axis: int = -1, *, reverse: bool = False
-) -> Call:
-    """Gradient of `logcumsumexp`, in decay form; `y` may be None in f16 and bf16."""
-    return _backward(ScanKind.LOG_CUMSUM_EXP, dy, x, y, axis, reverse)
+cumprod_backward = _gradient_from_output(
+    ScanKind.CUMPROD,
+    "Gradient of `cumprod`, exact with any number of zeros; `y` may be None in f16 and bf16.",
+)
+logcumsumexp_backward = _gradient_from_output(
+    ScanKind.LOG_CUMSUM_EXP,
+    "Gradient of `logcumsumexp`, in decay form; `y` may be None in f16 and bf16.",
+)
+cummax_backward = _gradient_of_extremum(
+    ScanKind.CUMMAX,
+    "Gradient of `cummax`: each output's gradient goes to the element it came from.",
+)
+cummin_backward = _gradient_of_extremum(
+    ScanKind.CUMMIN,
+    "Gradient of `cummin`: each output's gradient goes to the element it came from.",
+)

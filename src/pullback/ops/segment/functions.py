@@ -136,162 +136,88 @@ def _backward(
     )
 
 
-@SizedFunction
-def segment_sum(
-    x: Tensor,
-    segment_ids: Indices,
-    num_segments: int | None = None,
-    *,
-    indices_are_sorted: bool = False,
-    empty: float | None = None,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Sum of the rows of each segment."""
-    return _forward(
-        "segment_sum", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
-    )
+def _reduction(name: str, summary: str) -> Function:
+    def body(
+        x: Tensor,
+        segment_ids: Indices,
+        num_segments: int | None = None,
+        *,
+        indices_are_sorted: bool = False,
+        empty: float | None = None,
+        ties: str | TieRule = "first",
+        out_of_range: str | IndexPolicy = "error",
+    ) -> Call:
+        return _forward(
+            name, x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+        )
+
+    return SizedFunction(body, name, summary)
 
 
-@SizedFunction
-def segment_mean(
-    x: Tensor,
-    segment_ids: Indices,
-    num_segments: int | None = None,
-    *,
-    indices_are_sorted: bool = False,
-    empty: float | None = None,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Mean of the rows of each segment: their sum divided by how many were kept."""
-    return _forward(
-        "segment_mean", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
-    )
+def _gradient_of_sums(name: str, summary: str) -> Function:
+    def body(
+        dy: Tensor,
+        segment_ids: Indices,
+        *,
+        indices_are_sorted: bool = False,
+        out_of_range: str | IndexPolicy = "error",
+    ) -> Call:
+        return _backward(name, dy, None, segment_ids, indices_are_sorted, out_of_range)
+
+    return Function(body, name, summary)
 
 
-@SizedFunction
-def segment_max(
-    x: Tensor,
-    segment_ids: Indices,
-    num_segments: int | None = None,
-    *,
-    indices_are_sorted: bool = False,
-    empty: float | None = None,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Maximum of the rows of each segment; `ties` matters to its gradient only."""
-    return _forward(
-        "segment_max", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
-    )
+def _gradient_at_rows(name: str, summary: str, tied: bool) -> Function:
+    """Gradients that depend on the rows themselves; `tied` ones ask who of equals receives it."""
+
+    def body(
+        dy: Tensor,
+        x: Tensor,
+        segment_ids: Indices,
+        *,
+        indices_are_sorted: bool = False,
+        ties: str | TieRule = "first",
+        out_of_range: str | IndexPolicy = "error",
+    ) -> Call:
+        rule = option(name, "ties", ties, TieRule)
+        fields = {"ties": rule} if tied else {}
+        return _backward(name, dy, x, segment_ids, indices_are_sorted, out_of_range, **fields)
+
+    return Function(body, name, summary)
 
 
-@SizedFunction
-def segment_min(
-    x: Tensor,
-    segment_ids: Indices,
-    num_segments: int | None = None,
-    *,
-    indices_are_sorted: bool = False,
-    empty: float | None = None,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Minimum of the rows of each segment; `ties` matters to its gradient only."""
-    return _forward(
-        "segment_min", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
-    )
+segment_sum = _reduction("segment_sum", "Sum of the rows of each segment.")
+segment_mean = _reduction(
+    "segment_mean",
+    "Mean of the rows of each segment: their sum divided by how many were kept.",
+)
+segment_max = _reduction(
+    "segment_max", "Maximum of the rows of each segment; `ties` matters to its gradient only."
+)
+segment_min = _reduction(
+    "segment_min", "Minimum of the rows of each segment; `ties` matters to its gradient only."
+)
+segment_prod = _reduction("segment_prod", "Product of the rows of each segment.")
 
-
-@SizedFunction
-def segment_prod(
-    x: Tensor,
-    segment_ids: Indices,
-    num_segments: int | None = None,
-    *,
-    indices_are_sorted: bool = False,
-    empty: float | None = None,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Product of the rows of each segment."""
-    return _forward(
-        "segment_prod", x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
-    )
-
-
-@Function
-def segment_sum_backward(
-    dy: Tensor,
-    segment_ids: Indices,
-    *,
-    indices_are_sorted: bool = False,
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Gradient of `segment_sum`: each row receives its segment's gradient."""
-    return _backward(
-        "segment_sum_backward", dy, None, segment_ids, indices_are_sorted, out_of_range
-    )
-
-
-@Function
-def segment_mean_backward(
-    dy: Tensor,
-    segment_ids: Indices,
-    *,
-    indices_are_sorted: bool = False,
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Gradient of `segment_mean`: each row receives its share of the segment's gradient."""
-    return _backward(
-        "segment_mean_backward", dy, None, segment_ids, indices_are_sorted, out_of_range
-    )
-
-
-@Function
-def segment_max_backward(
-    dy: Tensor,
-    x: Tensor,
-    segment_ids: Indices,
-    *,
-    indices_are_sorted: bool = False,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Gradient of `segment_max`: it goes to the row that holds the maximum, by `ties`."""
-    op = "segment_max_backward"
-    rule = option(op, "ties", ties, TieRule)
-    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range, ties=rule)
-
-
-@Function
-def segment_min_backward(
-    dy: Tensor,
-    x: Tensor,
-    segment_ids: Indices,
-    *,
-    indices_are_sorted: bool = False,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Gradient of `segment_min`: it goes to the row that holds the minimum, by `ties`."""
-    op = "segment_min_backward"
-    rule = option(op, "ties", ties, TieRule)
-    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range, ties=rule)
-
-
-@Function
-def segment_prod_backward(
-    dy: Tensor,
-    x: Tensor,
-    segment_ids: Indices,
-    *,
-    indices_are_sorted: bool = False,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
-) -> Call:
-    """Gradient of `segment_prod`, exact with any number of zeros."""
-    op = "segment_prod_backward"
-    option(op, "ties", ties, TieRule)
-    return _backward(op, dy, x, segment_ids, indices_are_sorted, out_of_range)
+segment_sum_backward = _gradient_of_sums(
+    "segment_sum_backward", "Gradient of `segment_sum`: each row receives its segment's gradient."
+)
+segment_mean_backward = _gradient_of_sums(
+    "segment_mean_backward",
+    "Gradient of `segment_mean`: each row receives its share of the segment's gradient.",
+)
+segment_max_backward = _gradient_at_rows(
+    "segment_max_backward",
+    "Gradient of `segment_max`: it goes to the row that holds the maximum, by `ties`.",
+    tied=True,
+)
+segment_min_backward = _gradient_at_rows(
+    "segment_min_backward",
+    "Gradient of `segment_min`: it goes to the row that holds the minimum, by `ties`.",
+    tied=True,
+)
+segment_prod_backward = _gradient_at_rows(
+    "segment_prod_backward",
+    "Gradient of `segment_prod`, exact with any number of zeros.",
+    tied=False,
+)
