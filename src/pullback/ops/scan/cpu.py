@@ -20,6 +20,7 @@ from pullback.ops.scan import (
     cpu_logsumexp,
     cpu_logsumexp_backward,
     cpu_logsumexp_chained,
+    cpu_logsumexp_recomputed,
     cpu_product,
     cpu_product_backward,
     cpu_product_chained,
@@ -107,7 +108,7 @@ BACKWARD: dict[Any, Way] = {
         chained=cpu_logsumexp_chained.logcumsumexp_backward_chained,
     ),
     (K.LOG_CUMSUM_EXP, False): _way(
-        cpu_logsumexp_backward, "logcumsumexp_recomputed", lines=cpu_logsumexp_backward.SIDE
+        cpu_logsumexp_recomputed, "logcumsumexp_recomputed", lines=cpu_logsumexp_recomputed.SIDE
     ),
     **{
         (k, t): _way(

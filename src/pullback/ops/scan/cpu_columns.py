@@ -10,6 +10,7 @@ bits; only the way from block to block differs.
     ordered(p, v, L)  paired(...)    from that order to the steps', and back
     running(v, W)                    the sums of each block's steps so far
     over(v, fill, k, W)              one level of that tree: what the later k of 2·k steps add
+    mirrored(v, W)                   the steps of each block, last one first
     sweep_groups(...)                over groups of tiles: each pass over a group is a short loop
                                      whose turns do not wait for each other
 """
@@ -221,6 +222,14 @@ def over(v: Vec, fill: object, k: Lane, W: Lane):
         for i in range(v.n)
     ]
     return v(v, v, k, W), lambda b, v_, fill_, *_: shuffle(b, v_, fill_, lanes)
+
+
+@op
+def mirrored(v: Vec, W: Lane):
+    """The steps of each block, last one first."""
+    width = W.literal_value
+    lanes = [(STEPS - 1 - i // width) * width + i % width for i in range(v.n)]
+    return v(v, W), lambda b, v_, _: shuffle(b, v_, v_, lanes)
 
 
 @inlined

@@ -11,15 +11,13 @@ from numba import types
 
 from pullback.cpu.elementary import _per_type as per_type
 from pullback.cpu.emit import inlined
-from pullback.cpu.tile_blocks import block_by_block, in_blocks, shortened
+from pullback.cpu.tile_blocks import block_by_block, shortened
 from pullback.cpu.tiles import (
     by_type,
-    expect,
     last,
     lines_across,
     load,
     load_wide,
-    long_rows,
     moved,
     spread,
     store,
@@ -69,9 +67,7 @@ from pullback.ops.scan.cpu_exponents import (
     scaled,
     smallest,
 )
-from pullback.ops.scan.cpu_logsumexp import (
-    as_compute,
-)
+from pullback.ops.scan.cpu_logsumexp import as_compute, as_wide
 from pullback.ops.scan.cpu_sum import BLOCK, one_nan
 
 INFINITY, NAN = math.inf, math.nan
@@ -85,7 +81,13 @@ AROUND = 60.0  # the same where y is read
 
 @inlined
 def first_state(zero):
-    return zero, -infinite(zero), like(zero, NAN)
+    return to_f64(zero), -infinite(zero), like(zero, NAN)
+
+
+@inlined
+def moving(k):
+    """2^k, as far as f64 has it: what moves the reference of a sum."""
+    return power(maximum(smallest(k), minimum(-smallest(k), k)))
 
 
 @inlined
@@ -156,46 +158,9 @@ def weighted(p, t, k, x):
 
 
 @inlined
-def running_decay(tiles, t, L):
-    b = running(tiles[0], L)
-    return spread(t, b) + b, t + last(b, L)
-
-
-@by_type
 def decay_tile(at, size, state, L):
-    if isinstance(size, types.NoneType) and isinstance(at[3], types.NoneType):
-        return _decays
-    return _decays_by_blocks
-
-
-@inlined
-def _decays_by_blocks(at, size, state, L):
-    return block_by_block(unusual_decay_tile, at, size, state, walk_rows(at, L), BLOCK, L)
-
-
-@by_type
-def walk_rows(at, L):
-    """How many steps a tile has."""
-    if isinstance(at[3], types.NoneType):
-        return lambda at, L: long_rows(at[2][0], L)
-    return lambda at, L: columns_rows(at[2][0], L)
-
-
-def _decays(at, size, state, L):
-    dy, dx, x, _, inverse, reference = at
-    t, k, center = state
-    p, rows = x[0], long_rows(x[0], L)
-    expect(dy, rows, L)
-    expect(x, rows, L)
-    u = load(inverse, size, 0.0, rows, L)
-    j = -load(reference, size, 0.0, rows, L) - spread(center, u)
-    if any_lane(not_le(absolute(j), around(j))):
-        return _decays_by_blocks(at, size, state, L)
-    e = u * power(j)
-    b, t = in_blocks(running_decay, (load_wide(dy, size, 0.0, rows, L) * e,), t, BLOCK, L)
-    r = weighted(p, b, spread(center, b), load_wide(x, size, -INFINITY, rows, L))
-    store_weighted(dx, size, r, t, L)
-    return t, k, center
+    rows = columns_rows(at[2][0], L)
+    return block_by_block(unusual_decay_tile, at, size, state, rows, BLOCK, L)
 
 
 # Usual tiles with y, a group at a time. For f32: eight exponentials at a time, and the products
@@ -362,13 +327,6 @@ def weighted_blocks(at, tiles, states, first, rooms, L):
 
 
 @inlined
-def store_weighted(dx, size, r, t, L):
-    if any_lane(is_nan(t)):
-        r = one_nan(r)
-    store(dx, size, r, L)
-
-
-@inlined
 def unusual_decay_tile(at, size, state, L):
     dy, dx, x, y, inverse, reference = at
     t, k, _ = state
@@ -379,7 +337,8 @@ def unusual_decay_tile(at, size, state, L):
     plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
     m = select(plus, 1.0, select(minus, 0.0, m))
     b, i = added_up(g * m, j, L)
-    b, i = added(spread(t, b), spread(k, b), b, i)
+    carried, after = added(t, to_f64(k), to_f64(last(b, L)), to_f64(last(i, L)))
+    b, i = added(spread(as_wide(p, t), b), spread(k, b), b, i)
     b = one_nan(b)
     w, e = exponential_of(p, v)
     # The first +inf takes the weight of all that follow it.
@@ -389,7 +348,7 @@ def unusual_decay_tile(at, size, state, L):
     w = select(v == -INFINITY, 0.0, w)
     store(dx, size, select(minus, 0.0, one_nan(scaled(w * b, e + i))), L)
     # The exponents only grow along this walk: the new reference lies ahead.
-    t, k, center = last(b, L), last(i, L), last(j, L) + 0.5 * around(k)
+    center = last(j, L) + 0.5 * around(k)
     usual = absolute(center) <= farthest_center(p, k)
-    f = power(maximum(smallest(k), minimum(-smallest(k), k - center)))
-    return select(usual, t * f, t), select(usual, center, k), select(usual, center, NAN)
+    t, k = carried * moving(after - to_f64(center)), as_wide(p, after)
+    return select(usual, t, carried), select(usual, center, k), select(usual, center, NAN)
