@@ -156,6 +156,27 @@ def test_many_lines_side_by_side(name: str, dtype: Any) -> None:
         assert backward(*map(_columns, inputs)).tobytes() == backward(*inputs).tobytes()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 300), (1027, 2050)])
+def test_lines_of_f64_go_together(shape: tuple[int, ...], reverse: bool) -> None:
+    """As many as there are, evenly apart or not, through the cache or past it: with the bits of
+    lines side by side."""
+    rng = np.random.default_rng(10)
+    x = 1 + 0.1 * rng.standard_normal(shape)
+    x[1, ..., 40], x[2, ..., 100] = np.inf, 0
+    dy = rng.standard_normal(shape)
+    spaced = np.zeros((*shape[:-2], shape[-2] + 1, shape[-1]))[..., :-1, :]
+    spaced[...] = x
+    for array in (x, spaced):
+        y = pullback.cumprod(array, reverse=reverse)
+        dx = pullback.cumprod_backward(dy, array, y, reverse=reverse)
+        x1, dy1 = (_columns(a.reshape(-1, shape[-1])) for a in (x, dy))
+        y1 = pullback.cumprod(x1, reverse=reverse)
+        dx1 = pullback.cumprod_backward(dy1, x1, y1, reverse=reverse)
+        assert y.tobytes() == y1.tobytes()
+        assert dx.tobytes() == dx1.tobytes()
+
+
 def _gradient_of_products(dy: Any, x: Any) -> Any:
     """The definition, in long doubles."""
     dy, x = dy.astype(np.longdouble), x.astype(np.longdouble)

@@ -51,6 +51,7 @@ class Way:
     links: int = 1  # and hand so many links' words to the next,
     sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
+    abreast: int = 1  # along, so many lines of f64 go together
     runs: int = 0  # at most so many runs of items, where an item asks for the next one's memory
 
     def strip(self, element: ElementKind) -> int:
@@ -70,7 +71,7 @@ _SHARED = {
 # By kind, for extrema also by ties, and by whether positions are wanted.
 FORWARD: dict[Any, Way] = {
     K.CUMSUM: _way(cpu_sum, "cumsum", chained=cpu_sum.cumsum_chained),
-    K.CUMPROD: _way(cpu_product, "cumprod"),
+    K.CUMPROD: _way(cpu_product, "cumprod", abreast=cpu_product.ABREAST),
     K.LOG_CUMSUM_EXP: _way(
         cpu_logsumexp,
         "logcumsumexp",
@@ -89,6 +90,7 @@ BACKWARD: dict[Any, Way] = {
         "cumprod_backward",
         lines=cpu_product_backward.SIDE,
         whole_rows=True,
+        abreast=cpu_product_backward.ABREAST,
         chained=cpu_product_chained.cumprod_backward_chained,
         chunk=cpu_product_chained.CHUNK,
         sharing=(ElementKind.F32,),
@@ -160,7 +162,10 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
     run = items // way.runs if way.runs else 0
-    phase = Phase(kernel, items, 1 if links else max(grain_for(size), run))
+    grain = 1 if links else max(grain_for(size), run)
+    if desc.element is ElementKind.F64 and kernel is way.along:
+        grain = -(-grain // way.abreast) * way.abreast
+    phase = Phase(kernel, items, grain)
     # Across, a line of memory is written in several pieces: they must meet in the cache.
     at_once = way.whole_rows or not loops.columns
     words = (

@@ -11,11 +11,11 @@ from numba import types
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.memory import STORAGE, fence
+from pullback.cpu.memory import STORAGE, fence, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks
-from pullback.cpu.tiles import by_type, lines_across, load, stack, store
+from pullback.cpu.tiles import by_type, lines_across, moved, stack
 from pullback.cpu.vector import (
     absolute,
     any_lane,
@@ -23,6 +23,15 @@ from pullback.cpu.vector import (
     is_nan,
     select,
     splat,
+)
+from pullback.ops.scan.cpu_abreast import (
+    OUT_BOX,
+    abreast,
+    are_even,
+    load_steps,
+    one_of,
+    store_steps,
+    sweep_abreast,
 )
 from pullback.ops.scan.cpu_product_halves import cumprod_of_halves, products, scaled, times
 from pullback.ops.scan.cpu_quads import (
@@ -36,6 +45,7 @@ from pullback.ops.scan.cpu_sum import one_nan
 CELLS = 256
 WIDTH = 4  # quads of a tile along the axis
 EXACT_STEPS = 4  # of a tile of f64
+ABREAST = 4  # lines of f64 that go together
 INFINITY = math.inf
 
 
@@ -108,11 +118,11 @@ def left_range(state):
 @inlined
 def _product_compensated(at, size, state, L):
     x, y = at
-    factors = (load(x, size, 1.0, EXACT_STEPS, L),)
+    factors = (load_steps(x, size, 1.0, EXACT_STEPS, L),)
     v, after = in_blocks(_plain, factors, state, 1, L)
     if left_range(after):
         v, after = in_blocks(_guarded, factors, state, 1, L)
-    store(y, size, v, L)
+    store_steps(y, size, v, L)
     return after
 
 
@@ -133,8 +143,10 @@ def _sweep_products(at, n, lines, states, L):
 
 @by_type
 def _cumprod(task, lo, hi, cells, L):
-    halves = STORAGE[task.element].wide == types.float32
-    return cumprod_of_halves if halves else _cumprod_wide
+    storage = STORAGE[task.element]
+    if storage.compute == types.float64 and L.literal_value == 1:
+        return _cumprod_abreast
+    return cumprod_of_halves if storage.wide == types.float32 else _cumprod_wide
 
 
 def _cumprod_wide(task, lo, hi, cells, L):
@@ -147,6 +159,25 @@ def _cumprod_wide(task, lo, hi, cells, L):
             states[c // L] = start
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
         _sweep_products(at, length(task), lines, states, L)
+    fence()
+
+
+def _cumprod_abreast(task, lo, hi, cells, L):
+    p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
+    states, box, done = stack((splat(1.0, L), splat(0.0, L)), ABREAST), on_stack(q, OUT_BOX), 0
+    for item in range(lo, hi):
+        here = (item - lo) % ABREAST
+        if here == 0:
+            done, state = 0, (splat(1.0, ABREAST), splat(0.0, ABREAST))
+            at = abreast(task, p, 0, item), abreast(task, q, 1, item)
+            even = are_even(task, 0, item, ABREAST) and are_even(task, 1, item, ABREAST)
+            if even and item + ABREAST <= hi:
+                done, state = sweep_abreast(_product_compensated, at, box, n, state, ABREAST)
+            for line in range(ABREAST):
+                states[line] = one_of(state, line)
+        states[0] = states[here]
+        rest = moved((cursor(task, p, 0, item, L), cursor(task, q, 1, item, L)), done, 0)
+        sweep(_product_compensated, rest, n - done, 1, states, EXACT_STEPS, 0, 0, L)
     fence()
 
 

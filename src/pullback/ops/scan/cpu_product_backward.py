@@ -18,7 +18,7 @@ from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import backwards, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks, opaque
-from pullback.cpu.tiles import by_type, first, lines_across, load, moved, spread, stack, store
+from pullback.cpu.tiles import by_type, first, lines_across, moved, spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -29,6 +29,15 @@ from pullback.cpu.vector import (
     shift_down,
     shift_up,
     splat,
+)
+from pullback.ops.scan.cpu_abreast import (
+    OUT_BOX,
+    abreast_back,
+    are_even,
+    load_steps,
+    one_of,
+    store_steps,
+    sweep_abreast,
 )
 from pullback.ops.scan.cpu_product import (
     EXACT_STEPS,
@@ -54,6 +63,8 @@ from pullback.ops.scan.cpu_turned import STEPS
 SIDE = 2048  # lines of an item across
 PITCH = SIDE + 32
 CELLS, ROOM = SIDE // 4, STEPS * PITCH
+# Lines of f64 that go together: of more, the nearest cache does not hold all that is read at once.
+ABREAST = 2
 
 
 @inlined
@@ -195,14 +206,14 @@ def _guarded(tiles, state, L):
 def _gradient_compensated(at, size, state, L):
     dy, dx, x, y = at
     tiles = (
-        load(x, size, 1.0, EXACT_STEPS, L),
-        load(dy, size, 0.0, EXACT_STEPS, L),
+        load_steps(x, size, 1.0, EXACT_STEPS, L),
+        load_steps(dy, size, 0.0, EXACT_STEPS, L),
         _one_before(y, size, L),
     )
     v, after = in_blocks(_plain, tiles, state, 1, L)
     if left_range(after):
         v, after = in_blocks(_guarded, tiles, state, 1, L)
-    store(dx, size, one_nan(v), L)
+    store_steps(dx, size, one_nan(v), L)
     return after
 
 
@@ -210,10 +221,10 @@ def _gradient_compensated(at, size, state, L):
 def _one_before(y, size, L):
     """The saved y one step further on in this walk."""
     if isinstance(size, types.NoneType):
-        return lambda y, size, L: load(moved((y,), 1, 0)[0], None, 1.0, EXACT_STEPS, L)
+        return lambda y, size, L: load_steps(moved((y,), 1, 0)[0], None, 1.0, EXACT_STEPS, L)
 
     def part(y, size, L):
-        return load(moved((y,), 1, 0)[0], (size[0] - 1, size[1]), 1.0, EXACT_STEPS, L)
+        return load_steps(moved((y,), 1, 0)[0], (size[0] - 1, size[1]), 1.0, EXACT_STEPS, L)
 
     return part
 
@@ -251,8 +262,54 @@ def _boxed_tile(at, place, size, state, L):
     return gradient_tile(boxed, place, size, state, L)
 
 
-@inlined
+@by_type
 def _cumprod_backward(task, lo, hi, cells, room, L):
+    if task.element == types.float64 and L.literal_value == 1:
+        return _gradients_abreast
+    return _gradients
+
+
+def _gradients_abreast(task, lo, hi, cells, room, L):
+    dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
+    x, y, n = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3), length(task)
+    states, box, done = stack((splat(0.0, L), splat(0.0, L)), ABREAST), on_stack(dx, OUT_BOX), 0
+    for item in range(lo, hi):
+        here = (item - lo) % ABREAST
+        if here == 0:
+            done, state = 0, (splat(0.0, ABREAST), splat(0.0, ABREAST))
+            at = (
+                abreast_back(task, dy, 0, item),
+                abreast_back(task, dx, 1, item),
+                abreast_back(task, x, 2, item),
+                abreast_back(task, y, 3, item),
+            )
+            if _are_even(task, item) and item + ABREAST <= hi:
+                done, state = sweep_abreast(_gradient_compensated, at, box, n - 1, state, ABREAST)
+            for line in range(ABREAST):
+                states[line] = one_of(state, line)
+        states[0] = states[here]
+        lines = (
+            cursor(task, dy, 0, item, L),
+            cursor(task, dx, 1, item, L),
+            cursor(task, x, 2, item, L),
+            cursor(task, y, 3, item, L),
+        )
+        rest = moved(backwards(lines, n), done, 0)
+        sweep(_gradient_compensated, rest, n - done, 1, states, EXACT_STEPS, 0, 1, L)
+    fence()
+
+
+@inlined
+def _are_even(task, line):
+    return (
+        are_even(task, 0, line, ABREAST)
+        and are_even(task, 1, line, ABREAST)
+        and are_even(task, 2, line, ABREAST)
+        and are_even(task, 3, line, ABREAST)
+    )
+
+
+def _gradients(task, lo, hi, cells, room, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
     box = on_stack(dx, room)
