@@ -15,13 +15,13 @@ from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
 from pullback.ops.embedding import cpu_bag as bag
 from pullback.ops.embedding import cpu_bag_max as maxima
 from pullback.ops.embedding.contract import check_weights
-from pullback.ops.segment import cpu_spread as spread
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu import (
     Values,
     check_phases,
     clear_phase,
+    gather_phase,
     given,
     id_tables,
     last_id,
@@ -86,10 +86,10 @@ def embedding(
         at.STREAMING: at.IN_ORDER if streams(nbytes * desc.num_indices) else 0,
     }
     check = check_phases(values) if values[at.STRICT] and offsets is None else ()
-    count = desc.num_indices if desc.embedding_dim else 0
-    gather = Phase(spread.gather_rows, count, piece(count, 2 * nbytes))
-    words = at.layout_words(5, (values, rows, at.last_axis([weight, out])))
-    return Program((*check, gather), words, ids.element)
+    columns = at.last_axis([weight, out])
+    gather = (gather_phase(values, columns, nbytes),) if desc.embedding_dim else ()
+    words = at.layout_words(5, (values, rows, columns))
+    return Program((*check, *gather), words, ids.element)
 
 
 def embedding_backward_workspace(desc: Any) -> int:

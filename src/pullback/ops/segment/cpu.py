@@ -19,6 +19,7 @@ from pullback.contract.kinds import IndexPolicy, SegmentKind, TieRule
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
 from pullback.ops.segment import cpu_extremum as extremum
+from pullback.ops.segment import cpu_gather as gather
 from pullback.ops.segment import cpu_index as index
 from pullback.ops.segment import cpu_product as product
 from pullback.ops.segment import cpu_spread as spread
@@ -27,7 +28,7 @@ from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.contract import NEUTRAL, Traits
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.cpu_walk import NARROW
-from pullback.tensor.layout import Loops
+from pullback.tensor.layout import AxisLoops, Loops
 from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef
 
@@ -38,6 +39,7 @@ MOST_BUCKETS, WIDEST_BUCKET = 1 << 10, 23
 # Of rows that make a piece of the walk: a core that stays with its rows for long finds them faster,
 # but there must be pieces enough to share.
 LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
+LEAST_COPIED = 1 << 19  # of a piece of rows that are only copied
 
 _ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
 _NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type
@@ -128,10 +130,19 @@ def clear_phase(values: Values) -> Phase:
     return Phase(index.clear_long, slots, grain_for(8), **_ANY, **_NONE)
 
 
-def piece(count: int, row_bytes: int) -> int:
+def piece(count: int, row_bytes: int, least: int = LEAST_PIECE) -> int:
     """How many of so many rows are walked in one go."""
-    nbytes = min(max(count * row_bytes // PIECES, LEAST_PIECE), LARGEST_PIECE)
+    nbytes = min(max(count * row_bytes // PIECES, least), LARGEST_PIECE)
     return grain_for(row_bytes, nbytes)
+
+
+def gather_phase(values: Values, columns: AxisLoops, row_bytes: int) -> Phase:
+    """Each position receives the row its id names."""
+    gapless = not columns.rest.extents and set(columns.steps) == {1}
+    streaming, count = values.get(at.STREAMING, 0), values[at.ROWS]
+    plain = gapless and not streaming and values[at.POSITION_ROW] != MANY_LOOPS
+    kernel = gather.copy_rows if plain else gather.gather_rows
+    return Phase(kernel, count, piece(count, 2 * row_bytes, LEAST_COPIED))
 
 
 def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
@@ -237,7 +248,7 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
         empty = NEUTRAL[traits.reduction] if desc.empty is None else desc.empty
         with np.errstate(over="ignore"):
             values[at.EMPTY] = bits_of(float(round_to(empty, desc.element.dtype)))
-    phases = _phases(traits, values, columns.extent, nbytes, prepared)
+    phases = _phases(traits, values, columns, nbytes, prepared)
     words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
 
@@ -248,7 +259,7 @@ def _alignment(traits: Traits, values: Values) -> int:
 
 
 def _phases(
-    traits: Traits, values: Values, inner: int, nbytes: int, prepared: bool
+    traits: Traits, values: Values, columns: AxisLoops, nbytes: int, prepared: bool
 ) -> tuple[Phase, ...]:
     ids = () if prepared else _id_phases(traits, values)
     skipped = Phase(spread.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
@@ -260,12 +271,11 @@ def _phases(
             *ids,
             clear_phase(values),
             walk_phase(walk, values, nbytes),
-            strip_phase(combine, values, inner),
+            strip_phase(combine, values, columns.extent),
         )
     if traits.reduction == "sum":
-        rows = values[at.ROWS]
-        gather = Phase(spread.gather_rows, rows, piece(rows, 2 * nbytes))
-        return (*(() if prepared else check_phases(values)), gather)
+        checks = () if prepared else check_phases(values)
+        return (*checks, gather_phase(values, columns, nbytes))
     if traits.reduction == "mean":
         return (*ids, skipped, walk_phase(spread.share_segments, values, nbytes))
     walk, combine, hand_out = BACKWARDS[traits.reduction]
@@ -274,7 +284,7 @@ def _phases(
         skipped,
         clear_phase(values),
         walk_phase(walk, values, 2 * nbytes),
-        strip_phase(combine, values, inner),
+        strip_phase(combine, values, columns.extent),
         block_phase(hand_out, values),
     )
 

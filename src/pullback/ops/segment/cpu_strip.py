@@ -66,7 +66,9 @@ as_compute = _cast(lambda storage: storage.compute)
 as_wide = _cast(lambda storage: storage.wide)
 
 
-def _elements_in(nbytes):
+def elements_in(nbytes):
+    """How many elements of p so many bytes hold, as a literal."""
+
     def elements(p: Pointer):
         n = nbytes * 8 // p.dtype.bitwidth
         return types.literal(n)(p), lambda b, _: I64(n)
@@ -75,8 +77,8 @@ def _elements_in(nbytes):
 
 
 # A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
-tile_columns, tile_elements = _elements_in(TILE_BYTES), _elements_in(BLOCK * TILE_BYTES)
-line_elements, half_line_elements, piece_elements = map(_elements_in, (64, 32, 16))
+tile_columns, tile_elements = elements_in(TILE_BYTES), elements_in(BLOCK * TILE_BYTES)
+line_elements, piece_elements = map(elements_in, (64, 16))
 
 
 @inlined
@@ -134,18 +136,6 @@ def stream_line(p: Pointer, i: types.Integer, q: Pointer, j: types.Integer):
         v = b.load(block_at(b, q_, j_, line), align=q.dtype.bitwidth // 8)
         store = b.store(v, block_at(b, p_, i_, line), align=64)
         store.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
-
-    return types.void(p, types.int64, q, types.int64), emit
-
-
-@op
-def copy_half_line(p: Pointer, i: types.Integer, q: Pointer, j: types.Integer):
-    """32 bytes from q[j] on to p[i]."""
-    half, align = ir.VectorType(I64, 4), q.dtype.bitwidth // 8
-
-    def emit(b, p_, i_, q_, j_):
-        v = b.load(block_at(b, q_, j_, half), align=align)
-        b.store(v, block_at(b, p_, i_, half), align=align)
 
     return types.void(p, types.int64, q, types.int64), emit
 

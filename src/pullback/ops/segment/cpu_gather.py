@@ -1,0 +1,160 @@
+"""Rows copied whole: each position receives the row its id names (sums backward, lookups)."""
+
+from llvmlite import ir
+from numba import types
+
+from pullback.cpu.emit import I8, Lane, inlined, op
+from pullback.cpu.kernel import index_pointer, kernel, pointer, word
+from pullback.cpu.memory import (
+    Pointer,
+    fence,
+    filled,
+    prefetch,
+    read_wide,
+    scalar,
+    write,
+)
+from pullback.cpu.transfer import block_at
+from pullback.ops.segment.cpu_index import id_by_step, single_step
+from pullback.ops.segment.cpu_strip import (
+    MANY_LOOPS,
+    elements_in,
+    fetch_strip,
+    lanes,
+    line_elements,
+    load,
+    store,
+    stream_line,
+    streams_lines,
+)
+from pullback.ops.segment.cpu_walk import columns_of, over_columns
+from pullback.ops.segment.cpu_words import (
+    COLUMNS,
+    FAR,
+    IDS,
+    PADDING,
+    POSITION_ROW,
+    ROWS,
+    SEGMENT_ROW,
+    SEGMENTS,
+    SOURCE,
+    STREAMING,
+    TARGET,
+    position_offset,
+)
+
+near_elements = elements_in(1 << 18)  # a table of no more is found without asking ahead
+two_lines, half_line, quarter_line, eighth_line = map(elements_in, (128, 32, 16, 8))
+
+NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
+
+
+@inlined
+def copy_strip(task, state, block, at, along, column, count, n):
+    source, target = state
+    row, ahead, where = block
+    v = filled(source, 0.0, n)
+    if row != NO_ROW:
+        v = load(source, row + at[0], along[0], count, n)
+    fetch_strip(source, ahead + at[0], n)
+    store(task, target, where + at[1], along[1], count, n, v)
+
+
+@inlined
+def copy_lines(source, row, ahead, target, where, count):
+    """A row of whole cache lines."""
+    line = line_elements(source)
+    for c in range(0, count, line):
+        prefetch(source, ahead + c)
+        stream_line(target, where + c, source, row + c)
+    prefetch(source, ahead + count - 1)
+
+
+@op
+def copy_piece(p: Pointer, i: types.Integer, q: Pointer, j: types.Integer, n: Lane):
+    """n elements from q[j] on to p[i], at once."""
+    size = q.dtype.bitwidth // 8
+    piece = ir.VectorType(I8, size * n.literal_value)
+
+    def emit(b, p_, i_, q_, j_, _n):
+        v = b.load(block_at(b, q_, j_, piece), align=size)
+        b.store(v, block_at(b, p_, i_, piece), align=size)
+
+    return types.void(p, types.int64, q, types.int64, n), emit
+
+
+@inlined
+def copy_ends(target, where, source, row, count, n):
+    """n to 2 n elements: the first n and the last n, which may overlap."""
+    copy_piece(target, where, source, row, n)
+    copy_piece(target, where + count - n, source, row + count - n, n)
+
+
+@inlined
+def copy_row(target, where, source, row, count):
+    """A row without gaps, in few large pieces; the last of them overlaps the one before."""
+    wide = two_lines(source)
+    if count > wide:
+        for c in range(0, count - wide, wide):
+            copy_piece(target, where + c, source, row + c, wide)
+        copy_piece(target, where + count - wide, source, row + count - wide, wide)
+    elif count >= line_elements(source):
+        copy_ends(target, where, source, row, count, line_elements(source))
+    elif count >= half_line(source):
+        copy_ends(target, where, source, row, count, half_line(source))
+    elif count >= quarter_line(source):
+        copy_ends(target, where, source, row, count, quarter_line(source))
+    elif count >= eighth_line(source):
+        copy_ends(target, where, source, row, count, eighth_line(source))
+    else:
+        for c in range(count):
+            copy_piece(target, where + c, source, row + c, 1)
+
+
+@inlined
+def clear_row(target, where, count):
+    for c in range(count):
+        write(target, where + c, scalar(target, 0.0))
+
+
+@kernel
+def copy_rows(task, lo, hi):
+    """target[n] = source[ids[n]], zeros where that is no row; rows without gaps, ids and results
+    each one stride apart. Items are positions."""
+    source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
+    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
+    step, between, count = single_step(task), word(task, POSITION_ROW), word(task, COLUMNS)
+    last, far = word(task, ROWS) - 1, segments * count > near_elements(source)
+    for n in range(lo, hi):
+        s, where = read_wide(ids, n * step), n * between
+        if far:
+            ahead = read_wide(ids, min(n + FAR, last) * step) * stride
+            for c in range(0, count, line_elements(source)):
+                prefetch(source, ahead + c)  # only asked for, never read: any address will do
+        if s >= 0 and s < segments and s != padding:
+            copy_row(target, where, source, s * stride, count)
+        else:
+            clear_row(target, where, count)
+
+
+@kernel
+def gather_rows(task, lo, hi):
+    """The same for rows of any layout, or written past the caches."""
+    source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
+    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
+    last, between, columns = word(task, ROWS) - 1, word(task, POSITION_ROW), columns_of(task)
+    step, (_, inner, runs, _, unit) = single_step(task), columns
+    along = 1 if unit and runs == 1 else 0
+    for n in range(lo, hi):
+        s = id_by_step(task, ids, n, step)
+        ahead = id_by_step(task, ids, min(n + FAR, last), step) * stride
+        inside = s >= 0 and s < segments and s != padding
+        row = s * stride if inside else NO_ROW
+        where = n * between if between != MANY_LOOPS else position_offset(task, 1, n)
+        if inside and streams_lines(task, target, where, along, inner):
+            copy_lines(source, row, ahead, target, where, inner)
+        else:
+            block = (row, ahead, where)
+            over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
+    if word(task, STREAMING):
+        fence()
