@@ -4,6 +4,7 @@ What a launch depends on is laid out once, as the words of a record:
 
     PROGRAM, PHASES      what to run
     EXECUTE              address of the thread pool's `execute`
+    SHORT                whether it takes no longer than to let other Python threads run meanwhile
     SLOTS, LENGTH, ALIGNED, PAIRS   how many there are of
       slots: SLOT_WORDS each; the words a slot is passed are an address, nothing, or the identity of
              an array of NumPy's, whose header is compared with the one the launch was laid out for
@@ -29,11 +30,14 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
+from pullback.cpu.interpreter import lock, unlock
 from pullback.cpu.kernel import POLICY, KernelCache, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
 
-PROGRAM, PHASES, EXECUTE, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(8)
+PROGRAM, PHASES, EXECUTE, SHORT, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(9)
+
+SHORT_BYTES: Final = 1 << 14  # of all tensors, at the most
 
 # Words of a slot. Kinds: the word passed is an address; whatever it is stands for nothing; it must
 # be the object named and stands for nothing; it is an array.
@@ -105,26 +109,49 @@ def _are_apart(tensors, aligned, pairs, rules):
 
 
 @register_jitable
-def pass_words(address, workspace, threads, sure, words):
-    """Run the launch of a record on what the words stand for: status, and what it is about."""
+def slot_at(address, position):
+    """What the launch of a record knows of a slot."""
+    return at(address + 8 * (HEAD + SLOT_WORDS * position))
+
+
+@register_jitable
+def launch_at(address, workspace, threads, sure, places):
+    """Run the launch of a record on tensors at these addresses: status, and what it is about."""
     record = at(address)
     slots, length = record[SLOTS], record[LENGTH]
-    slot = address + 8 * HEAD
-    template = at(slot + 8 * SLOT_WORDS * slots)
+    template = slot_at(address, slots)  # behind the last of them
     block = stack_words(length)
     for word in range(length):
         block[word] = template[word]
     for position in range(slots):
-        place = locate(at(slot + 8 * SLOT_WORDS * position), words[position])
-        if place == STRANGE:
-            return STRANGE, 0, 0
-        block[TENSORS + position] = place
+        block[TENSORS + position] = places[position]
     block[WORKSPACE] = workspace
-    tensors, rules = at(address_of(block) + 8 * TENSORS), at(address_of(template) + 8 * length)
-    if sure == 0 and not _are_apart(tensors, record[ALIGNED], record[PAIRS], rules):
+    rules = at(address_of(template) + 8 * length)
+    if sure == 0 and not _are_apart(places, record[ALIGNED], record[PAIRS], rules):
         return UNSURE, 0, 0
     status = call(record[EXECUTE], (record[PROGRAM], record[PHASES], address_of(block), threads))
     return status, block[DETAIL], block[DETAIL + 1]
+
+
+@register_jitable
+def launch_with_lock(address, workspace, threads, places):
+    """The same for callers that hold the interpreter's lock; the status."""
+    if at(address)[SHORT] != 0:
+        return launch_at(address, workspace, threads, 0, places)[0]
+    held = unlock()
+    status = launch_at(address, workspace, threads, 0, places)[0]
+    lock(held)
+    return status
+
+
+@register_jitable
+def pass_words(address, workspace, threads, sure, words):
+    """Run the launch of a record on what the words stand for, which are replaced by addresses."""
+    for position in range(at(address)[SLOTS]):
+        words[position] = locate(slot_at(address, position), words[position])
+        if words[position] == STRANGE:
+            return STRANGE, 0, 0
+    return launch_at(address, workspace, threads, sure, words)
 
 
 def pass_few(record, workspace, threads, sure, a, b, c, d):
@@ -214,10 +241,12 @@ class Door:
         block: Sequence[int],
         aligned: Sequence[tuple[int, int]],
         pairs: Sequence[tuple[int, ...]],
+        short: bool,
         kept: Any,
     ) -> None:
         counts = (len(slots), len(block), len(aligned), len(pairs))
-        parts = (*program, execute_address(), *counts), *slots, block, *aligned, *pairs
+        head = (*program, execute_address(), int(short), *counts)
+        parts = head, *slots, block, *aligned, *pairs
         words = tuple(itertools.chain.from_iterable(parts))
         self._record = (ctypes.c_int64 * len(words))(*words)
         self.address, self._kept = ctypes.addressof(self._record), kept  # what words point to

@@ -2,85 +2,82 @@
 
 A public function asks its porter first. The porter is a C function of the interpreter's fast
 calling convention, made by Numba: it takes the arguments as they are, compares them with those of
-the last few calls it was introduced to, makes the results, and runs the launch. Of all other calls
-it says None, and nothing is done.
+the last few calls it was introduced to (see guest.py), makes the results, and runs the launch. Of
+all other calls it says None, and nothing is done.
 
-What it knows of such a call, a *guest*, are the words of a record:
-
-    KEEPER                  the object that owns the record, held while a launch runs
-    DOOR                    the record of the launch, see door.py
-    THREADS                 address of the number of threads
-    SCRATCH                 the place of the workspace; NOWHERE if words of the stack will do
-    PASSED, FRESH, RESULTS  how many there are of
-      arguments, ARGUMENT_WORDS each: all of the function's, `out` last
-      makers of fresh arrays, the workspace among them: objects to call
-      results: places
-      and a place for each slot of the launch: where its array comes from
-
-Places count the arguments (a tuple, then its items), then the fresh arrays; NOWHERE is None.
-
-All of it runs with the interpreter's lock held, but for the launch itself."""
+All of it runs with the interpreter's lock held, but for a launch that may take long."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import struct
-import weakref
-from collections.abc import Callable, Sequence
-from enum import Enum
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import STRANGE
 from pullback.cpu.door import (
-    HEAD,
+    DTYPE,
+    EXTENTS,
     MANY,
     OBJECT,
-    SLOT_WORDS,
+    RANK,
     SLOTS,
-    Door,
     data_of,
+    launch_with_lock,
     locate,
-    pass_words,
-    slot_of,
+    slot_at,
     type_of,
 )
+from pullback.cpu.guest import (
+    ARGUMENT_WORDS,
+    ARGUMENTS,
+    ARRAY,
+    BITS,
+    DOOR,
+    EMPTY,
+    EQUAL,
+    FACT,
+    FRESH,
+    FRESH_WORDS,
+    HIDDEN,
+    KEEPER,
+    KIND,
+    MAKER,
+    MOST,
+    NOWHERE,
+    PASSED,
+    POSITION,
+    RESULTS,
+    SAME,
+    SCRATCH,
+    STACK_BYTES,
+    THREADS,
+    TUPLE,
+    TYPE,
+    Guest,
+)
+from pullback.cpu.interpreter import (
+    EQ,
+    FLOAT,
+    Method,
+    call_object,
+    compare,
+    drop,
+    fast_method,
+    hold,
+    new_tuple,
+    set_item,
+    tuple_item,
+    tuple_size,
+)
 from pullback.cpu.kernel import native
-from pullback.cpu.pool import threads_address
-from pullback.cpu.words import address_of, at, stack_words
+from pullback.cpu.words import address_of, at, call, stack_words
 
-KEEPER, DOOR, THREADS, SCRATCH, PASSED, FRESH, RESULTS, ARGUMENTS = range(8)
-
-# Words of an argument. Kinds: the launch looks at it, with the rest of the arrays; it must be the
-# object named; equal to it, and of its type; a float of these bits; a tuple of so many items; an
-# array that no launch looks at, of the header that is written there.
-KIND, FACT, TYPE, ARGUMENT_WORDS = range(4)
-ARRAY, SAME, EQUAL, BITS, TUPLE, HIDDEN = range(6)
-
-NOWHERE: Final = -1
 GUESTS: Final = 8  # so many a porter remembers
-MOST: Final = 32  # places of a call
-STACK_BYTES: Final = 1 << 12  # of workspace, at the most
-
-_FLOAT: Final = object.__basicsize__ // 8  # the word of a float object that holds its bits
-_EQ: Final = 2
-
-_make = types.ExternalFunction("PyObject_CallNoArgs", INT(INT))
-_hold = types.ExternalFunction("Py_IncRef", types.void(INT))
-_drop = types.ExternalFunction("Py_DecRef", types.void(INT))
-_compare = types.ExternalFunction("PyObject_RichCompareBool", types.int32(INT, INT, types.int32))
-_tuple_size = types.ExternalFunction("PyTuple_Size", INT(INT))
-_tuple_item = types.ExternalFunction("PyTuple_GetItem", INT(INT, INT))
-_new_tuple = types.ExternalFunction("PyTuple_New", INT(INT))
-_set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(INT, INT, INT))
-_unlock = types.ExternalFunction("PyEval_SaveThread", INT())
-_lock = types.ExternalFunction("PyEval_RestoreThread", types.void(INT))
 
 
 @register_jitable
@@ -94,8 +91,8 @@ def _is_as_known(argument, value):
     if kind == SAME or type_of(value) != argument[TYPE]:
         return value == fact
     if kind == EQUAL:
-        return value == fact or _compare(value, fact, _EQ) == 1
-    return at(value)[_FLOAT] == fact if kind == BITS else _tuple_size(value) == fact
+        return value == fact or compare(value, fact, EQ) == 1
+    return at(value)[FLOAT] == fact if kind == BITS else tuple_size(value) == fact
 
 
 @register_jitable
@@ -115,176 +112,119 @@ def _spread(guest, passed, values):
         count += 1
         if argument[KIND] == TUPLE:
             for item in range(argument[FACT]):
-                values[count] = _tuple_item(value, item)
+                values[count] = tuple_item(value, item)
                 count += 1
     return count
 
 
 @register_jitable
-def _after_arguments(guest):
-    """The words behind the arguments: makers, results, places of the slots."""
-    return _argument(guest, guest[PASSED])
+def _fresh(guest, number):
+    """What is known of a fresh array; behind the last of them, the places of the results and those
+    of the slots."""
+    return at(address_of(_argument(guest, guest[PASSED])) + 8 * FRESH_WORDS * number)
 
 
 @register_jitable
-def _slot(guest, number):
-    """What the launch knows of a slot, and the place its array comes from."""
-    source = _after_arguments(guest)[guest[FRESH] + guest[RESULTS] + number]
-    return at(guest[DOOR] + 8 * (HEAD + SLOT_WORDS * number)), source
-
-
-@register_jitable
-def _are_known(guest, values, count):
-    """Whether the arrays passed are laid out as the launch wants them."""
-    for number in range(at(guest[DOOR])[SLOTS]):
-        facts, source = _slot(guest, number)
-        if 0 <= source < count and locate(facts, values[source]) == STRANGE:
-            return False
+def _find(guest, values, count, tensors):
+    """Write where the arrays passed are; False if one is not laid out as the launch wants it."""
+    door, sources = guest[DOOR], at(address_of(_fresh(guest, guest[FRESH])) + 8 * guest[RESULTS])
+    for number in range(at(door)[SLOTS]):
+        slot, source = slot_at(door, number), sources[number]
+        if source < count:
+            word = slot[OBJECT] if source == NOWHERE else values[source]
+            tensors[number] = locate(slot, word)
+            if tensors[number] == STRANGE:
+                return False
     return True
 
 
 @register_jitable
-def _launch(guest, values):
-    """Run on the arrays at their places; the status."""
-    words, scratch = stack_words(MANY), guest[SCRATCH]
-    few = address_of(stack_words(STACK_BYTES // 8))
-    workspace = few if scratch == NOWHERE else data_of(values[scratch])
-    for number in range(at(guest[DOOR])[SLOTS]):
-        facts, source = _slot(guest, number)
-        words[number] = facts[OBJECT] if source == NOWHERE else values[source]
-    held = _unlock()
-    status = pass_words(guest[DOOR], workspace, at(guest[THREADS])[0], 0, words)[0]
-    _lock(held)
-    return status
+def _made(guest, fresh):
+    """A fresh array, like its slot if nobody else makes it; 0 with an error set."""
+    if fresh[MAKER] != 0:
+        return call_object(fresh[MAKER])
+    slot = slot_at(guest[DOOR], fresh[POSITION])
+    hold(slot[DTYPE])  # which is taken over
+    extents = address_of(slot) + 8 * EXTENTS
+    return call(guest[EMPTY], (slot[RANK], extents, slot[DTYPE], 0))
 
 
 @register_jitable
-def _make_all(guest, values, count):
+def _make_all(guest, values, count, tensors):
     """Make the fresh arrays; how many there are now, fewer if memory ran out."""
-    makers = _after_arguments(guest)
     for number in range(guest[FRESH]):
-        values[count + number] = _make(makers[number])
-        if values[count + number] == 0:
+        fresh = _fresh(guest, number)
+        value = values[count + number] = _made(guest, fresh)
+        if value == 0:
             return number
+        if fresh[POSITION] != NOWHERE:
+            tensors[fresh[POSITION]] = data_of(value)
     return guest[FRESH]
+
+
+@register_jitable
+def _launch(guest, values, tensors):
+    """Run on the tensors; the status."""
+    few = address_of(stack_words(STACK_BYTES // 8))
+    scratch = guest[SCRATCH]
+    workspace = few if scratch == NOWHERE else data_of(values[scratch])
+    return launch_with_lock(guest[DOOR], workspace, at(guest[THREADS])[0], tensors)
 
 
 @register_jitable
 def _result(guest, values):
     """What the function returns: the array at a place, or a tuple of several."""
-    places, several = _after_arguments(guest), guest[RESULTS]
-    first = guest[FRESH]
+    places, several = _fresh(guest, guest[FRESH]), guest[RESULTS]
     for number in range(several):
-        _hold(values[places[first + number]])
+        hold(values[places[number]])
     if several == 1:
-        return values[places[first]]
-    result = _new_tuple(several)
+        return values[places[0]]
+    result = new_tuple(several)
     for number in range(several):
-        _set_item(result, number, values[places[first + number]])
+        set_item(result, number, values[places[number]])
     return result
 
 
 @register_jitable
-def _serve(guest, values, count):
+def _serve(guest, values, count, tensors):
     """The result; 0 with an error set; or STRANGE if the launch would not have it."""
     keeper, result = guest[KEEPER], 0
-    _hold(keeper)
-    made = _make_all(guest, values, count)
+    hold(keeper)
+    made = _make_all(guest, values, count, tensors)
     if made == guest[FRESH]:
-        result = _result(guest, values) if _launch(guest, values) == 0 else STRANGE
+        result = _result(guest, values) if _launch(guest, values, tensors) == 0 else STRANGE
     for number in range(made):
-        _drop(values[count + number])
-    _drop(keeper)
+        drop(values[count + number])
+    drop(keeper)
     return result
 
 
 @native(INT(INT, INT, INT))
 def _ask(book, passed, count):
-    """`PyObject *ask(PyObject *self, PyObject *const *passed, Py_ssize_t count)`; `self` is an
-    array: the records of guests, then None. The count is the signature's, as that of any guest."""
-    guests, values = at(data_of(book)), stack_words(MOST)
+    """`self` is an array: the records of guests, then None. The count is the signature's, as that
+    of any guest."""
+    guests, values, tensors = at(data_of(book)), stack_words(MOST), stack_words(MANY)
     for number in range(GUESTS):
         if guests[number] == 0:
             break
         guest = at(guests[number])
         count = _spread(guest, at(passed), values)
-        if count != NOWHERE and _are_known(guest, values, count):
-            result = _serve(guest, values, count)
+        if count != NOWHERE and _find(guest, values, count, tensors):
+            result = _serve(guest, values, count, tensors)
             if result != STRANGE:
                 return result
             break
-    _hold(guests[GUESTS])
+    hold(guests[GUESTS])
     return guests[GUESTS]
 
 
 # --- as Python sees it ----------------------------------------------------------------------------
 
-# What an option may be for the porter to know it again; enums and arrays he knows as well.
-_KINDS: Final = {type(None): SAME, bool: SAME, int: EQUAL, str: EQUAL, float: BITS, tuple: TUPLE}
 
-
-def is_plain(value: Any) -> bool:
-    """Whether the porter can know such an argument again."""
-    if type(value) is tuple:
-        return all(type(item) is np.ndarray for item in value)
-    return type(value) in (np.ndarray, *_KINDS) or isinstance(value, Enum) or _is_bundle(value)
-
-
-def _is_bundle(value: Any) -> bool:
-    """Whether this is one object to the caller and several arrays to a plan."""
-    return hasattr(value, "bundle")
-
-
-def _facts(value: Any) -> tuple[int, int, int]:
-    """KIND, FACT and TYPE of an argument."""
-    if type(value) is np.ndarray:
-        return ARRAY, 0, 0
-    kind = _KINDS.get(type(value), SAME)
-    if kind == BITS:
-        return kind, *struct.unpack("q", struct.pack("d", value)), id(float)
-    return kind, len(value) if kind == TUPLE else id(value), id(type(value))
-
-
-class Guest:
-    """A call the porter may be introduced to: what was passed, what makes the fresh arrays, and the
-    places of results and slots."""
-
-    __slots__ = ("_kept", "_record", "address")
-
-    def __init__(
-        self,
-        door: Door,
-        passed: Sequence[Any],
-        makers: Sequence[Callable[[], Any]],
-        results: Sequence[int],
-        sources: Sequence[int],
-        scratch: int,
-        hidden: Sequence[int],
-    ) -> None:
-        head = (id(self), door.address, threads_address(), scratch)
-        counts = (len(passed), len(makers), len(results))
-        assert max(*sources, *results, sum(counts)) < MOST
-        facts = [_facts(value) for value in passed]
-        headers = [(ctypes.c_int64 * SLOT_WORDS)(*slot_of(passed[i]) or ()) for i in hidden]
-        for number, header in zip(hidden, headers, strict=True):
-            facts[number] = HIDDEN, ctypes.addressof(header), 0
-        flat = itertools.chain.from_iterable(facts)
-        words = (*head, *counts, *flat, *map(id, makers), *results, *sources)
-        self._record = (ctypes.c_int64 * len(words))(*words)
-        self.address = ctypes.addressof(self._record)
-        options, bundles = [], []
-        for number, value in enumerate(passed):
-            if _is_bundle(value):  # known while it lives, but not kept alive
-                fact = ARGUMENTS + ARGUMENT_WORDS * number + FACT
-                bundles.append(weakref.ref(value, partial(_forget, self._record, fact)))
-            elif facts[number][0] in (SAME, EQUAL):
-                options.append(value)
-        self._kept = door, makers, options, headers, bundles  # what words point to
-
-
-def _forget(record: Any, fact: int, _: Any) -> None:
-    """No object is at address 0."""
-    record[fact] = 0
+@cache
+def _method() -> Method:
+    """One for all porters."""
+    return fast_method(b"ask", _ask())
 
 
 class Porter:
@@ -298,7 +238,7 @@ class Porter:
         self._guests: list[Guest | None] = [None] * GUESTS
         self._turn = itertools.cycle(range(GUESTS))
         # What the function calls: the result for a guest, None for a stranger.
-        self.ask: Callable[..., Any] = _c_function(self._book)
+        self.ask: Callable[..., Any] = _method().of(self._book)
 
     def introduce(self, guest: Guest) -> None:
         """Know this guest from now on, and forget the one introduced longest ago."""
@@ -306,30 +246,3 @@ class Porter:
             place = next(self._turn)
             self._book[place] = guest.address
             self._guests[place] = guest
-
-
-class _Method(ctypes.Structure):
-    """How the interpreter is told of a C function."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-_FASTCALL: Final = 0x80
-
-
-@cache
-def _method() -> _Method:
-    """Of this process; the interpreter may look at it for ever."""
-    return _Method(b"ask", _ask(), _FASTCALL, None)
-
-
-def _c_function(book: Any) -> Callable[..., Any]:
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes = ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
-    make.restype = ctypes.py_object
-    return make(ctypes.addressof(_method()), book, None)

@@ -16,14 +16,15 @@ import numpy as np
 from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
+from pullback.cpu.guest import NOWHERE, STACK_BYTES, Fresh, Guest, is_plain
 from pullback.cpu.pool import get_num_threads
-from pullback.cpu.porter import NOWHERE, STACK_BYTES, Guest, is_plain
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream
 from pullback.tensor.adapters import numpy_address
 from pullback.tensor.recycle import empty as recycled
+from pullback.tensor.recycle import is_from_numpy
 from pullback.tensor.view import TensorRef, TensorSpec
 
 _CPU = Stream.cpu()
@@ -137,14 +138,14 @@ class Ready:
         first = starts[-1] if out is None else given + (type(out) is tuple)
         for number, (position, _) in enumerate(self._fresh):
             sources[position] = first + number
-        makers = [make for _, make in self._fresh] if out is None else []
+        fresh = [_fresh(position, make) for position, make in self._fresh] if out is None else []
         results = [sources[i] for i in self._results] if out is None else [given]
         scratch = NOWHERE
         if self._workspace > STACK_BYTES:
-            scratch = starts[-1] + len(makers)
-            makers.append(partial(recycled, (self._workspace,), _BYTES))
+            scratch = starts[-1] + len(fresh)
+            fresh.append(Fresh(partial(recycled, (self._workspace,), _BYTES)))
         hidden = [parameters.index(name) for name in self._hidden]
-        return Guest(door, values, makers, results, sources, scratch, hidden)
+        return Guest(door, values, fresh, results, sources, scratch, hidden)
 
     def _arrays(self, values: Sequence[Any], out: Any) -> list[Any]:
         """The array of each slot: an argument, part of one, a result given, or a fresh one."""
@@ -168,6 +169,10 @@ class Ready:
         if len(self._results) == 1:
             return arrays[self._results[0]]
         return tuple([arrays[position] for position in self._results])
+
+
+def _fresh(position: int, make: Callable[[], Any]) -> Fresh:
+    return Fresh(None if is_from_numpy(make) else make, position)
 
 
 def _scratch(size: int) -> tuple[Any, int]:

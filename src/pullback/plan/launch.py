@@ -164,7 +164,7 @@ class NativeRunner:
         self._program = (ctypes.addressof(self._words), len(program.phases))
         self._block = (0,) * (TENSORS + slots) + program.words
         self._rules = rules
-        self.begin = self._open([slot_words(ADDRESS)] * slots, ())
+        self.begin = self._open([slot_words(ADDRESS)] * slots, False, ())
 
     def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
         return self.begin(workspace, threads, 1, addresses)  # type: ignore[no-any-return]
@@ -172,18 +172,20 @@ class NativeRunner:
     def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
         """`begin` for arrays like these, passed by their identity; None where only Python knows
         them. It says STRANGE of others."""
-        from pullback.cpu.door import IGNORED, slot_of, slot_words
+        from pullback.cpu.door import IGNORED, SHORT_BYTES, slot_of, slot_words
 
         slots = [
             slot_words(IGNORED) if value is UNUSED else slot_of(value, offsets.get(i, 0))
             for i, value in enumerate(values)
         ]
         known = [slot for slot in slots if slot is not None]
-        dtypes = [getattr(value, "dtype", None) for value in values]
-        return self._open(known, dtypes) if len(known) == len(slots) else None
+        if len(known) < len(slots):
+            return None
+        short = sum(getattr(value, "nbytes", 0) for value in values) <= SHORT_BYTES
+        return self._open(known, short, [getattr(value, "dtype", None) for value in values])
 
-    def _open(self, slots: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> Any:
+    def _open(self, slots: Sequence[Sequence[int]], short: bool, dtypes: Sequence[Any]) -> Any:
         from pullback.cpu.door import Door
 
         rules, kept = self._rules, (self._words, dtypes)
-        return Door(self._program, slots, self._block, rules.aligned, rules.apart, kept)
+        return Door(self._program, slots, self._block, rules.aligned, rules.apart, short, kept)

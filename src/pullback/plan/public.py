@@ -20,7 +20,7 @@ _SOURCE = """\
 def {name}({signature}):
     if type({first}) is ARRAY:
         torch = MODULES.get("torch")
-        if torch is None or not torch.compiler.is_compiling():
+        if torch is None or not torch.compiler.is_dynamo_compiling():
             result = function.ask({values})
             if result is not None:
                 return result

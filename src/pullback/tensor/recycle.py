@@ -92,6 +92,11 @@ def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[
     return partial(_fresh if small else empty, shape, dtype)
 
 
+def is_from_numpy(make: Callable[[], Any]) -> bool:
+    """Whether a maker is but NumPy's `empty`, so that others may call that in its place."""
+    return isinstance(make, partial) and make.func is _fresh
+
+
 def empty_cache() -> None:
     """Free all memory that no array uses at the moment."""
     for home in _homes.copy().values():

@@ -1,0 +1,96 @@
+"""Runs of a plan like the run before: native, with the same bits, and only those."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.ops.segment.contract import SegmentArgs
+from pullback.plan.stream import Stream, Workspace
+from pullback.verify.laws import same_bits
+
+CPU, NONE = Stream.cpu(), Workspace.NONE
+X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+SUMS = np.cumsum(X, 1)
+
+
+def a_plan() -> Any:
+    """A plan that has run nothing yet."""
+    desc = pb.ScanDescriptor(
+        kind=pb.ScanKind.CUMSUM, input_shape=X.shape, scan_axis=1, element=pb.ElementKind.F32
+    )
+    return pb.ScanPlan(desc, "cpu", pb.BackendKind.NUMBA)
+
+
+def args(x: Any = X, y: Any = None) -> Any:
+    return pb.ScanArgs(x=x, y=np.full(X.shape, np.nan, np.float32) if y is None else y)
+
+
+def test_a_run_is_known_again() -> None:
+    plan, given = a_plan(), args()
+    assert not plan._quickly(CPU, NONE, given)
+    plan.run(CPU, NONE, given)
+    for stream in (CPU, Stream.cpu(3)):
+        again = args()
+        assert plan._quickly(stream, NONE, again) is True
+        assert same_bits(again.y, SUMS)
+
+
+STRANGERS: dict[str, tuple[Any, Any, Any]] = {
+    "no stream": (None, NONE, args()),
+    "no workspace": (CPU, None, args()),
+    "no args": (CPU, NONE, None),
+    "other args": (CPU, NONE, pb.ScanBackwardArgs(dy=X, dx=args().y, x=None, y=None)),
+    "other strides": (CPU, NONE, args(x=X.T.copy().T)),
+    "another dtype": (CPU, NONE, args(y=np.empty(X.shape))),
+    "no array": (CPU, NONE, args(x=X.tolist())),
+    "nothing to write to": (CPU, NONE, args(y=np.broadcast_to(X[:1], X.shape))),
+    "overlap": (CPU, NONE, args(*(lambda room: (room[:3], room[1:]))(np.ones((4, 4), np.float32)))),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_strangers_are_left_to_python(name: str) -> None:
+    plan = a_plan()
+    plan.run(CPU, NONE, args())
+    assert plan._quickly(*STRANGERS[name]) is False
+    assert plan._quickly(CPU, NONE, args()) is True
+
+
+def test_what_was_taken_away_is_missed() -> None:
+    plan, given, bare = a_plan(), args(), Workspace.of(bytearray(8))
+    plan.run(CPU, NONE, given)
+    del given.x, bare.nbytes
+    for workspace, some in ((NONE, given), (bare, args())):
+        assert plan._quickly(CPU, workspace, some) is False
+    with pytest.raises(pb.InvalidProblem):
+        plan.run(CPU, NONE, given)
+
+
+def test_a_workspace_too_small_is_refused_every_time() -> None:
+    ids, y = np.array([1, 0, 1]), np.empty((2, 4), np.float32)
+    function = pb.segment_sum.function
+    call = function.body(**function.views(function.bind((X, ids, 2), {})))
+    plan = call.plan.select(CPU, call.descriptor)
+    given = SegmentArgs(input=X, segment_ids=ids, output=y)
+    for _ in range(2):
+        plan.run(CPU, Workspace.allocate(plan), given)
+        with pytest.raises(pb.WorkspaceTooSmall):
+            plan.run(CPU, Workspace.of(bytearray(plan.workspace_size - 1)), given)
+    assert same_bits(y, np.stack([X[1], X[0] + X[2]]))
+
+
+def test_references_are_neither_lost_nor_kept() -> None:
+    plan, given, stream = a_plan(), args(), Stream.cpu(2)
+    plan.run(stream, NONE, given)
+    things = (given, given.x, given.y, stream, stream.threads, NONE, True, False, plan._quickly)
+    before = [sys.getrefcount(thing) for thing in things]
+    for _ in range(100):
+        assert plan._quickly(stream, NONE, given)
+        assert not plan._quickly(stream, NONE, args(x=X[:2]))
+        assert not plan._quickly(stream, NONE, None)
+    assert [sys.getrefcount(thing) for thing in things] == before
