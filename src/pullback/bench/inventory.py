@@ -5,6 +5,7 @@ both values of a flag, a few shapes. What the record's own validation refuses do
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
@@ -252,9 +253,12 @@ def compile_ahead(plan_name: str, element: ElementKind) -> str:
     """All launches of a plan class for one dtype; what went wrong, or nothing. Takes names, so that
     another process can be asked."""
     (plan,) = (plan for _, plan in plans() if plan.__name__ == plan_name)
+    gc.disable()  # a compiler makes many objects and keeps most: looking through them is a sixth
     try:
         for _ in launches(plan, element):
             pass
     except Exception as error:  # a kernel that does not compile must not keep the others
         return f"{plan_name} {element.value}: {type(error).__name__}: {error}"
+    finally:
+        gc.enable()
     return ""
