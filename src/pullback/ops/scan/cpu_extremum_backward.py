@@ -42,6 +42,7 @@ from pullback.ops.scan.cpu_extremum import (
     last_extrema,
     last_wins,
 )
+from pullback.ops.scan.cpu_side_by_side import AHEAD, are_near, ask_ahead
 from pullback.ops.scan.cpu_sum import BLOCK
 
 CHUNK = 2048
@@ -213,6 +214,8 @@ def line_bits(records, k):
 def gradient_tile(at, size, state, L):
     dx, dy, marks = at
     carry, seen, held = state
+    if are_near((dy,)):
+        ask_ahead((dy,), -AHEAD, long_rows(dy[0], L), L)
     g = load_wide(dy, size, -0.0, long_rows(dy[0], L), L)
     records = marks[0][marks[1] // lanes_to_a_word(L)]
     if records == 0:
@@ -273,6 +276,8 @@ def records_of(extrema, wins):
     def record_tile(at, size, state, L):
         x, marks, sign = at
         best = state[0]
+        if are_near((x,)):
+            ask_ahead((x,), AHEAD, long_rows(x[0], L), L)
         v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
         y, some, every = extrema(v, best, L)
         bits = 0

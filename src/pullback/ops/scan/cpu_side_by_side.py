@@ -1,7 +1,12 @@
 """Tiles across the axis, line after line.
 
-tiles_at(tile, cursors, k, next, n, lines, states, rows, L)
-    tile(cursors, place, size, state, L) -> state at step k of all lines
+tiles_at(tile, cursors, k, following, n, lines, states, rows, L)
+    tile(cursors, place, size, state, L) -> state at step k of all lines; `following`: the next step
+are_near(cursors)
+    whether it helps to ask for memory: rows that are near each other end before the machine sees
+    that they are walked
+ask_ahead(cursors, tiles, rows, L)
+    ask for that of so many tiles further on, or further back
 """
 
 from llvmlite import ir
@@ -11,22 +16,41 @@ from pullback.cpu.emit import I8, I32, I64, Lane, inlined, llvm_call, op
 from pullback.cpu.tiles import moved
 
 CACHE_LINE = 64
-SHORT = 512  # rows of so many lines end before the machine sees that they are walked
+NEAR = 4096  # bytes
 TO_SECOND_CACHE = 2
+AHEAD = 2  # tiles between a request for memory and its use
 
 
 @op
-def _ask_for(cursors: types.BaseTuple, number: types.Integer, rows: Lane, L: Lane):
-    """Ask for memory of a later tile. Tiles that share cache lines ask for some rows each."""
+def are_near(cursors: types.BaseTuple):
+    """Whether the rows of all tensors are."""
 
-    def emit(b, cursors_, number_, _rows, _L):
+    def emit(b, cursors_):
+        near = ir.IntType(1)(1)
         for t, kind in enumerate(cursors):
-            if not isinstance(kind, types.BaseTuple):
+            if isinstance(kind, types.BaseTuple):
+                reach = NEAR * 8 // kind[0].dtype.bitwidth
+                step = b.add(b.extract_value(cursors_, [t, 2]), I64(reach))
+                near = b.and_(near, b.icmp_unsigned("<", step, I64(2 * reach)))
+        return near
+
+    return types.boolean(cursors), emit
+
+
+@op
+def ask_ahead(cursors: types.BaseTuple, tiles: types.Integer, rows: Lane, L: Lane):
+    """Tiles that share cache lines ask for some rows each."""
+    width = L.literal_value
+
+    def emit(b, cursors_, tiles_, _rows, _L):
+        for t, kind in enumerate(cursors):
+            if width == 1 or not isinstance(kind, types.BaseTuple):
                 continue
             p, i, step = (b.extract_value(cursors_, [t, k]) for k in range(3))
-            sharing = max(1, CACHE_LINE * 8 // (kind[0].dtype.bitwidth * L.literal_value))
+            sharing = max(1, CACHE_LINE * 8 // (kind[0].dtype.bitwidth * width))
             own = -(-rows.literal_value // sharing)
-            first = b.mul(b.urem(number_, I64(sharing)), I64(own))
+            number = b.urem(b.udiv(i, I64(width)), I64(sharing))
+            first = b.add(b.mul(number, I64(own)), b.mul(tiles_, I64(rows.literal_value)))
             for row in range(own):
                 there = b.add(i, b.mul(step, b.add(first, I64(row))))
                 where = b.bitcast(b.gep(p, [there]), I8.as_pointer())
@@ -39,10 +63,12 @@ def _ask_for(cursors: types.BaseTuple, number: types.Integer, rows: Lane, L: Lan
 @inlined
 def tiles_at(tile, cursors, k, following, n, lines, states, rows, L):
     start = lines // L * L if k + rows <= n else 0
+    near, ahead = are_near(cursors), AHEAD if following > k else -AHEAD
     for c in range(0, start, L):
-        if lines <= SHORT:
-            _ask_for(moved(cursors, following, c), c // L, rows, L)
-        states[c // L] = tile(moved(cursors, k, c), (k, c), None, states[c // L], L)
+        at = moved(cursors, k, c)
+        if near:
+            ask_ahead(at, ahead, rows, L)
+        states[c // L] = tile(at, (k, c), None, states[c // L], L)
     for c in range(start, lines, L):
         size = (n - k, min(lines - c, L))
         states[c // L] = tile(moved(cursors, k, c), (k, c), size, states[c // L], L)
