@@ -70,7 +70,13 @@ _SHARED = {
 }
 # By kind, for extrema also by ties, and by whether positions are wanted.
 FORWARD: dict[Any, Way] = {
-    K.CUMSUM: _way(cpu_sum, "cumsum", chained=cpu_sum.cumsum_chained),
+    K.CUMSUM: _way(
+        cpu_sum,
+        "cumsum",
+        lines=cpu_sum.SIDE,
+        whole_rows=True,
+        chained=cpu_sum.cumsum_chained,
+    ),
     K.CUMPROD: _way(cpu_product, "cumprod", abreast=cpu_product.ABREAST),
     K.LOG_CUMSUM_EXP: _way(
         cpu_logsumexp,
@@ -79,7 +85,10 @@ FORWARD: dict[Any, Way] = {
         **_SHARED,
         chained=cpu_logsumexp_chained.logcumsumexp_chained,
     ),
-    **{(k, t, False): _way(cpu_extremum, t.value) for k, t in EXTREMA},
+    **{
+        (k, t, False): _way(cpu_extremum, t.value, lines=cpu_extremum.SIDE, whole_rows=True)
+        for k, t in EXTREMA
+    },
     **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices") for k, t in EXTREMA},
 }
 # By kind and by whether y is read; for extrema by ties.

@@ -10,13 +10,14 @@ from numba import types
 
 from pullback.cpu.emit import I32, Lane, Vec, constant, inlined, op, shaped
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import _encoded, fence
+from pullback.cpu.memory import _encoded, fence, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import (
     _size,
     _Tile,
+    by_type,
     earlier,
     last,
     lines_across,
@@ -41,10 +42,14 @@ from pullback.cpu.vector import (
     splat,
     to_i64,
 )
+from pullback.ops.scan.cpu_side_by_side import rows_at
 from pullback.ops.scan.cpu_sum import BLOCK
 
 CELLS = 256
 LINES = 8  # side by side in a tile across
+SIDE = 1024  # lines of an item across, without indices
+PITCH = SIDE + 32
+CELLS_OF_VALUES, ROOM = SIDE // LINES, BLOCK * PITCH
 INFINITY = math.inf
 
 
@@ -158,12 +163,37 @@ def _highest(k, L):
 
 def _forward(extrema, simple, wins):
     @inlined
-    def values(at, size, state, L):
+    def values(at, size, state, rows, L):
         x, y, sign = at
-        v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
+        v = flipped(load(x, size, 0.0, rows, L), sign)
         y_ = extrema(v, state[0], L)[0]
         store_as_is(y, size, flipped(y_, sign), L)
         return (last(y_, L),)
+
+    @inlined
+    def tile(at, place, size, state, L):
+        return values(at, size, state, BLOCK, L)
+
+    @by_type
+    def sweep_values(at, box, n, lines, states, L):
+        return along if L.literal_value == 1 else across
+
+    def along(at, box, n, lines, states, L):
+        """Long tiles, then blocks: a short line is all blocks."""
+        state, k, rows = states[0], 0, long_rows(at[0][0], L)
+        while k + rows <= n:
+            state = values(moved(at, k, 0), None, state, rows, L)
+            k += rows
+        while k + BLOCK <= n:
+            state = values(moved(at, k, 0), None, state, BLOCK, L)
+            k += BLOCK
+        if k < n:
+            state = values(moved(at, k, 0), (n - k, 1), state, BLOCK, L)
+        states[0] = state
+
+    def across(at, box, n, lines, states, L):
+        for k in range(0, n, BLOCK):
+            rows_at(tile, at, box, PITCH, k, n, lines, states, BLOCK, L)
 
     @inlined
     def with_indices(at, size, state, L):
@@ -183,8 +213,9 @@ def _forward(extrema, simple, wins):
         return last(y_, L), last(there, L), position + ((BLOCK ^ direction) - direction)
 
     @inlined
-    def scan_values(task, lo, hi, cells, L):
+    def scan_values(task, lo, hi, cells, room, L):
         p, q, sign = pointer(task, TENSORS), pointer(task, TENSORS + 1), word(task, OPTION)
+        box = on_stack(q, room)
         states = stack((load(cursor(task, p, 0, 0, L), (1, 1), 0.0, 1, L),), cells)
         for item in range(lo, hi):
             line, lines = strip_of(task, item)
@@ -192,7 +223,7 @@ def _forward(extrema, simple, wins):
             for c in range(0, lines, L):
                 begin = load(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
                 states[c // L] = (flipped(begin, sign),)
-            sweep(values, at, length(task), lines, states, long_rows(p, L), 0, 0, L)
+            sweep_values(at, box, length(task), lines, states, L)
         fence()
 
     @inlined
@@ -231,22 +262,22 @@ _last_values, _last_indices = _forward(last_extrema, last_simple, last_wins)
 
 @kernel
 def first_along(task, lo, hi):
-    _first_values(task, lo, hi, 1, 1)
+    _first_values(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def first_across(task, lo, hi):
-    _first_values(task, lo, hi, CELLS, LINES)
+    _first_values(task, lo, hi, CELLS_OF_VALUES, ROOM, LINES)
 
 
 @kernel
 def last_along(task, lo, hi):
-    _last_values(task, lo, hi, 1, 1)
+    _last_values(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def last_across(task, lo, hi):
-    _last_values(task, lo, hi, CELLS, LINES)
+    _last_values(task, lo, hi, CELLS_OF_VALUES, ROOM, LINES)
 
 
 @kernel

@@ -2,6 +2,9 @@
 
 tiles_at(tile, cursors, k, following, n, lines, states, rows, L)
     tile(cursors, place, size, state, L) -> state at step k of all lines; `following`: the next step
+rows_at(tile, cursors, box, pitch, k, n, lines, states, rows, L)
+    the same for a walk forwards whose second cursor is that of the output: if it goes past the
+    caches, it waits in the box until whole rows are there (see cpu/staging)
 are_near(cursors)
     whether it helps to ask for memory: rows that are near each other end before the machine sees
     that they are walked
@@ -13,7 +16,8 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I8, I32, I64, Lane, inlined, llvm_call, op
-from pullback.cpu.tiles import moved
+from pullback.cpu.staging import move_row
+from pullback.cpu.tiles import by_type, moved
 
 CACHE_LINE = 64
 NEAR = 4096  # bytes
@@ -62,13 +66,36 @@ def ask_ahead(cursors: types.BaseTuple, tiles: types.Integer, rows: Lane, L: Lan
 
 @inlined
 def tiles_at(tile, cursors, k, following, n, lines, states, rows, L):
+    ahead = AHEAD if following > k else -AHEAD
+    _tiles(tile, cursors, cursors, k, ahead, n, lines, states, rows, L)
+
+
+@inlined
+def rows_at(tile, cursors, box, pitch, k, n, lines, states, rows, L):
+    out = cursors[1]
+    p, i, step, streaming = out
+    there = (box, -k * pitch, pitch, False) if streaming else out
+    boxed = _with_second(cursors, there)
+    _tiles(tile, boxed, cursors[:1], k, AHEAD, n, lines, states, rows, L)
+    for row in range(min(rows, n - k) if streaming else 0):
+        move_row(box, row * pitch, p, i + (k + row) * step, lines, streaming)
+
+
+@by_type
+def _with_second(cursors, second):
+    if len(cursors) == 2:
+        return lambda cursors, second: (cursors[0], second)
+    return lambda cursors, second: (cursors[0], second, cursors[2])
+
+
+@inlined
+def _tiles(tile, cursors, asked, k, ahead, n, lines, states, rows, L):
     start = lines // L * L if k + rows <= n else 0
-    near, ahead = are_near(cursors), AHEAD if following > k else -AHEAD
+    near = are_near(asked)
     for c in range(0, start, L):
-        at = moved(cursors, k, c)
         if near:
-            ask_ahead(at, ahead, rows, L)
-        states[c // L] = tile(at, (k, c), None, states[c // L], L)
+            ask_ahead(moved(asked, k, c), ahead, rows, L)
+        states[c // L] = tile(moved(cursors, k, c), (k, c), None, states[c // L], L)
     for c in range(start, lines, L):
         size = (n - k, min(lines - c, L))
         states[c // L] = tile(moved(cursors, k, c), (k, c), size, states[c // L], L)

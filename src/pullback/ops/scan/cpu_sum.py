@@ -11,7 +11,7 @@ from numba import types
 from pullback.cpu.chain import is_turn, link_of, pass_on, received, wait_for_turn
 from pullback.cpu.emit import Lane, inlined, op
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import STORAGE, fence, filled_wide
+from pullback.cpu.memory import STORAGE, fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import STRIP, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks, in_blocks_back
@@ -33,12 +33,14 @@ from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, 
 from pullback.ops.scan.cpu_octets import both_quads, load_octets, quads, store_octets
 from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
 from pullback.ops.scan.cpu_quads import chained, chained_back
-from pullback.ops.scan.cpu_side_by_side import tiles_at
+from pullback.ops.scan.cpu_side_by_side import rows_at
 
 BLOCK = 8
 CHUNK = 1 << 15
 NAN, INFINITY = math.nan, math.inf
-CELLS = 256
+SIDE = 2048  # lines of an item across
+PITCH = SIDE + 32
+CELLS, ROOM = SIDE // 4, 8 * PITCH
 
 
 @inlined
@@ -256,12 +258,12 @@ SUM_TILES = {types.int16: _sum_octets, types.uint16: _sum_pairs}
 
 
 @by_type
-def sweep_sums(at, n, lines, states, rows, L):
+def sweep_sums(at, box, n, lines, states, rows, L):
     """`sum_tile` over n steps; without a look at the strides of every tile where there are none."""
     return _sums_along if L.literal_value == 1 else _sums_across
 
 
-def _sums_along(at, n, lines, states, rows, L):
+def _sums_along(at, box, n, lines, states, rows, L):
     x, y = at
     state, k = states[0], 0
     if x[2] == 1 and y[2] == 1:
@@ -286,14 +288,15 @@ def _tile_across(at, place, size, state, L):
     return sum_tile(at, size, state, AHEAD, L)
 
 
-def _sums_across(at, n, lines, states, rows, L):
+def _sums_across(at, box, n, lines, states, rows, L):
     for k in range(0, n, rows):
-        tiles_at(_tile_across, at, k, k + rows, n, lines, states, rows, L)
+        rows_at(_tile_across, at, box, PITCH, k, n, lines, states, rows, L)
 
 
 @inlined
-def _cumsum(task, lo, hi, cells, L):
+def _cumsum(task, lo, hi, cells, room, L):
     p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
+    box = on_stack(q, room)
     # -0.0 is what changes no sum: 0.0 would turn a sum of negative zeros positive.
     none = nothing(p, L)
     states = stack(none, cells)
@@ -305,7 +308,7 @@ def _cumsum(task, lo, hi, cells, L):
         for begin in range(0, n, CHUNK):
             steps = min(CHUNK, n - begin)
             there = moved(at, begin, 0)
-            sweep_sums(there, steps, lines, states, sum_rows(p, L), L)
+            sweep_sums(there, box, steps, lines, states, sum_rows(p, L), L)
             for c in range(0, lines, L):
                 states[c // L] = with_base(none, carried(states[c // L]))
     fence()
@@ -313,12 +316,12 @@ def _cumsum(task, lo, hi, cells, L):
 
 @kernel
 def cumsum_along(task, lo, hi):
-    _cumsum(task, lo, hi, 1, 1)
+    _cumsum(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def cumsum_across(task, lo, hi):
-    _cumsum(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _cumsum(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS)))
 
 
 @inlined
@@ -349,7 +352,7 @@ def cumsum_chained(task, lo, hi):
         if early:
             pass_on(link, chunk, carried(with_base(states[0], base)))
         states[0] = with_base(none, base)
-        sweep_sums(at, steps, 1, states, rows, 1)
+        sweep_sums(at, None, steps, 1, states, rows, 1)
         if not early:
             pass_on(link, chunk, carried(states[0]))
     fence()
