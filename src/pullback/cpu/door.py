@@ -6,8 +6,8 @@ What a launch depends on is laid out once, as the words of a record:
     EXECUTE              address of the thread pool's `execute`
     SHORT                whether it takes no longer than to let other Python threads run meanwhile
     SLOTS, LENGTH, ALIGNED, PAIRS   how many there are of
-      slots: SLOT_WORDS each; the words a slot is passed are an address, nothing, or the identity of
-             an array of NumPy's, whose header is compared with the one the launch was laid out for
+      slots: SLOT_WORDS each; what a slot is passed is an address, nothing, or the identity of an
+             array, whose header is compared with the one the launch was laid out for
       words of the block, the first of which are replaced by addresses
       (slot, low bits that must be zero)
       (slot, first byte, end, other slot, first byte, end, whether they may be one and the same):
@@ -30,7 +30,7 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
-from pullback.cpu.interpreter import lock, unlock
+from pullback.cpu.interpreter import clear_error, lock, unlock
 from pullback.cpu.kernel import POLICY, KernelCache, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
@@ -40,9 +40,11 @@ PROGRAM, PHASES, EXECUTE, SHORT, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(9)
 SHORT_BYTES: Final = 1 << 14  # of all tensors, at the most
 
 # Words of a slot. Kinds: the word passed is an address; whatever it is stands for nothing; it must
-# be the object named and stands for nothing; it is an array.
+# be the object named and stands for nothing; it is an array of NumPy's; it is a tensor, which a
+# function of its library describes.
 KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, EXTENTS = range(7)
-ADDRESS, IGNORED, EXACT, ARRAY = range(4)
+DESCRIBE = WRITABLE  # of a tensor
+ADDRESS, IGNORED, EXACT, ARRAY, TENSOR = range(5)
 MAX_RANK: Final = 8
 STRIDES: Final = EXTENTS + MAX_RANK
 SLOT_WORDS: Final = STRIDES + MAX_RANK
@@ -54,6 +56,10 @@ _TYPE: Final = _HEAD - 1
 _DATA, _RANK, _EXTENTS, _STRIDES, _BASE, _DTYPE, _FLAGS = range(_HEAD, _HEAD + 7)
 _HALF: Final = 0xFFFFFFFF
 _WRITABLE: Final = 0x0400
+
+# Words of DLPack's description of a tensor, and a device in it. Its dtype stands above its rank.
+_AT, _DEVICE, _KIND_AND_RANK, _SHAPE, _STEPS, _BEGIN, _DESCRIPTION = range(7)
+_CPU: Final = 1
 
 
 @register_jitable
@@ -69,11 +75,36 @@ def data_of(word):
 
 
 @register_jitable
+def _are_laid_out(slot, extents, strides):
+    for axis in range(slot[RANK]):
+        if extents[axis] != slot[EXTENTS + axis] or strides[axis] != slot[STRIDES + axis]:
+            return False
+    return True
+
+
+@register_jitable
+def _locate_tensor(slot, word):
+    if type_of(word) != slot[OBJECT]:
+        return STRANGE
+    tensor = stack_words(_DESCRIPTION)
+    if call(slot[DESCRIBE], (word, address_of(tensor))) & _HALF != 0:  # it has no memory
+        clear_error()
+        return STRANGE
+    if tensor[_DEVICE] != _CPU or tensor[_KIND_AND_RANK] != slot[DTYPE]:
+        return STRANGE
+    if not _are_laid_out(slot, at(tensor[_SHAPE]), at(tensor[_STEPS])):
+        return STRANGE
+    return tensor[_AT] + tensor[_BEGIN] + slot[OFFSET]
+
+
+@register_jitable
 def locate(slot, word):
-    """The address a word stands for, or STRANGE."""
+    """The address a word stands for, or STRANGE. Needs the interpreter's lock."""
     kind = slot[KIND]
     if kind == ADDRESS:
         return word
+    if kind == TENSOR:
+        return _locate_tensor(slot, word)
     if kind != ARRAY:
         return 0 if kind == IGNORED or word == slot[OBJECT] else STRANGE
     array = at(word)
@@ -85,10 +116,8 @@ def locate(slot, word):
     # A view of another array is inside it, for NumPy made it; other owners Python looks at.
     if array[_BASE] != 0 and type_of(array[_BASE]) != slot[OBJECT]:
         return STRANGE
-    extents, strides = at(array[_EXTENTS]), at(array[_STRIDES])
-    for axis in range(rank):
-        if extents[axis] != slot[EXTENTS + axis] or strides[axis] != slot[STRIDES + axis]:
-            return STRANGE
+    if not _are_laid_out(slot, at(array[_EXTENTS]), at(array[_STRIDES])):
+        return STRANGE
     return array[_DATA] + slot[OFFSET]
 
 
@@ -144,27 +173,17 @@ def launch_with_lock(address, workspace, threads, places):
     return status
 
 
-@register_jitable
-def pass_words(address, workspace, threads, sure, words):
-    """Run the launch of a record on what the words stand for, which are replaced by addresses."""
-    for position in range(at(address)[SLOTS]):
-        words[position] = locate(slot_at(address, position), words[position])
-        if words[position] == STRANGE:
-            return STRANGE, 0, 0
-    return launch_at(address, workspace, threads, sure, words)
+def launch_few(record, workspace, threads, sure, a, b, c, d):
+    places = stack_words(4)
+    places[0], places[1], places[2], places[3] = a, b, c, d
+    return launch_at(record, workspace, threads, sure, places)
 
 
-def pass_few(record, workspace, threads, sure, a, b, c, d):
-    words = stack_words(4)
-    words[0], words[1], words[2], words[3] = a, b, c, d
-    return pass_words(record, workspace, threads, sure, words)
-
-
-def pass_many(record, workspace, threads, sure, a, b, c, d, e, f, g, h, i, j):
-    words = stack_words(10)
-    words[0], words[1], words[2], words[3], words[4] = a, b, c, d, e
-    words[5], words[6], words[7], words[8], words[9] = f, g, h, i, j
-    return pass_words(record, workspace, threads, sure, words)
+def launch_many(record, workspace, threads, sure, a, b, c, d, e, f, g, h, i, j):
+    places = stack_words(10)
+    places[0], places[1], places[2], places[3], places[4] = a, b, c, d, e
+    places[5], places[6], places[7], places[8], places[9] = f, g, h, i, j
+    return launch_at(record, workspace, threads, sure, places)
 
 
 FEW, MANY = 4, 10
@@ -172,8 +191,8 @@ FEW, MANY = 4, 10
 
 @cache
 def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
-    """The native function for launches of so many slots, and how many words it takes for them."""
-    function, takes = (pass_few, FEW) if slots <= FEW else (pass_many, MANY)
+    """The native function for launches of so many slots, and how many addresses it takes."""
+    function, takes = (launch_few, FEW) if slots <= FEW else (launch_many, MANY)
     if slots > MANY:
         raise ValueError(f"a plan has at most {MANY} slots, not {slots}")
     dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(function)
@@ -222,6 +241,8 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
         return slot_words(EXACT, id(None))
     if type(value) is int:
         return slot_words(ADDRESS, value)
+    if type(value) in DESCRIBERS:
+        return _tensor_slot(value, offset)
     if type(value) is not np.ndarray or value.ndim > MAX_RANK or not _headers_are_known():
         return None
     writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
@@ -229,8 +250,30 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
     return slot_words(ARRAY, *facts, *value.shape, *pad, *value.strides)
 
 
+# Types of tensors, and the address of the function that describes one: DLPack's
+# `int dltensor_from_py_object_no_sync(PyObject *tensor, DLTensor *description)`.
+DESCRIBERS: dict[type, int] = {}
+
+
+def _tensor_slot(tensor: Any, offset: int) -> list[int] | None:
+    """What `slot_of` says of a tensor."""
+    describe = DESCRIBERS[type(tensor)]
+    words = (ctypes.c_int64 * _DESCRIPTION)()
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(describe)(tensor, words)
+    rank = words[_KIND_AND_RANK] & _HALF
+    if words[_DEVICE] != _CPU or rank > MAX_RANK or not _headers_are_known():
+        return None
+    numbers = ctypes.c_int64 * rank
+    facts = (id(type(tensor)), words[_KIND_AND_RANK], describe, rank, offset)
+    pad = [0] * (MAX_RANK - rank)
+    shape, strides = (
+        list(numbers.from_address(words[i])) if rank else [] for i in (_SHAPE, _STEPS)
+    )
+    return slot_words(TENSOR, *facts, *shape, *pad, *strides)
+
+
 class Door:
-    """A launch as native code knows it: `Door(...)(workspace, threads, sure, one word a slot)`."""
+    """A launch as native code knows it: a function of workspace, threads, sure, addresses."""
 
     __slots__ = ("_entry", "_kept", "_record", "_spare", "address")
 
@@ -254,6 +297,6 @@ class Door:
         self._spare = (0,) * (takes - len(slots))
 
     def __call__(
-        self, workspace: int, threads: int, sure: int, words: Iterable[int]
+        self, workspace: int, threads: int, sure: int, places: Iterable[int]
     ) -> tuple[int, int, int]:
-        return self._entry(self.address, workspace, threads, sure, *words, *self._spare)
+        return self._entry(self.address, workspace, threads, sure, *places, *self._spare)

@@ -5,6 +5,8 @@
     THREADS                 address of the number of threads
     SCRATCH                 the place of the workspace; NOWHERE if words of the stack will do
     EMPTY                   address of NumPy's maker of arrays
+    MANNERS                 a record of what its tensors ask for besides (manners.py), or 0
+    WITNESS                 an object to call in its place where a gradient is recorded, or 0
     PASSED, FRESH, RESULTS  how many there are of
       arguments, ARGUMENT_WORDS each: all of the function's, `out` last
       fresh arrays, FRESH_WORDS each, the workspace among them
@@ -26,15 +28,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pullback.cpu.door import SLOT_WORDS, Door, slot_of
+from pullback.cpu.door import DESCRIBERS, SLOT_WORDS, Door, slot_of
 from pullback.cpu.interpreter import capsule_address
+from pullback.cpu.manners import Manners
 from pullback.cpu.pool import threads_address
 
-KEEPER, DOOR, THREADS, SCRATCH, EMPTY, PASSED, FRESH, RESULTS, ARGUMENTS = range(9)
+KEEPER, DOOR, THREADS, SCRATCH, EMPTY, MANNERS, WITNESS = range(7)
+PASSED, FRESH, RESULTS, ARGUMENTS = range(7, 11)
 
 # Words of an argument. Kinds: the launch looks at it, with the rest of the arrays; it must be the
 # object named; equal to it, and of its type; a float of these bits; a tuple of so many items; an
-# array that no launch looks at, of the header that is written there.
+# array that no launch looks at, of the header that is written there. Arrays with manners have a
+# TYPE, those of NumPy's none.
 KIND, FACT, TYPE, ARGUMENT_WORDS = range(4)
 ARRAY, SAME, EQUAL, BITS, TUPLE, HIDDEN = range(6)
 
@@ -61,7 +66,8 @@ def is_plain(value: Any) -> bool:
     """Whether the porter can know such an argument again."""
     if type(value) is tuple:
         return all(type(item) is np.ndarray for item in value)
-    return type(value) in (np.ndarray, *_KINDS) or isinstance(value, Enum) or _is_bundle(value)
+    known = type(value) in (np.ndarray, *_KINDS) or type(value) in DESCRIBERS
+    return known or isinstance(value, Enum) or _is_bundle(value)
 
 
 def _is_bundle(value: Any) -> bool:
@@ -73,6 +79,8 @@ def _facts(value: Any) -> tuple[int, int, int]:
     """KIND, FACT and TYPE of an argument."""
     if type(value) is np.ndarray:
         return ARRAY, 0, 0
+    if type(value) in DESCRIBERS:
+        return ARRAY, 0, id(type(value))
     kind = _KINDS.get(type(value), SAME)
     if kind == BITS:
         return kind, *struct.unpack("q", struct.pack("d", value)), id(float)
@@ -88,10 +96,10 @@ def _empty_address() -> int:
 
 
 class Guest:
-    """A call the porter may be introduced to: what was passed, the fresh arrays, and the places
-    of results and slots."""
+    """A call the porter may be introduced to: what was passed, the fresh arrays, the places of
+    results and slots, and the manners of its tensors."""
 
-    __slots__ = ("_kept", "_record", "address")
+    __slots__ = ("_kept", "_record", "_witness", "address")
 
     def __init__(
         self,
@@ -102,14 +110,16 @@ class Guest:
         sources: Sequence[int],
         scratch: int,
         hidden: Sequence[int],
+        manners: Manners | None,
     ) -> None:
-        head = (id(self), door.address, threads_address(), scratch, _empty_address())
+        asked = manners.address if manners else 0
+        head = (id(self), door.address, threads_address(), scratch, _empty_address(), asked, 0)
         counts = (len(passed), len(fresh), len(results))
         assert max(*sources, *results, sum(counts)) < MOST
         facts = [_facts(value) for value in passed]
         headers = [(ctypes.c_int64 * SLOT_WORDS)(*slot_of(passed[i]) or ()) for i in hidden]
         for number, header in zip(hidden, headers, strict=True):
-            facts[number] = HIDDEN, ctypes.addressof(header), 0
+            facts[number] = HIDDEN, ctypes.addressof(header), facts[number][2]
         made = [(0 if maker is None else id(maker), position) for maker, position in fresh]
         flat = itertools.chain.from_iterable((*facts, *made))
         words = (*head, *counts, *flat, *results, *sources)
@@ -122,7 +132,20 @@ class Guest:
                 bundles.append(weakref.ref(value, partial(_forget, self._record, fact)))
             elif facts[number][0] in (SAME, EQUAL):
                 options.append(value)
-        self._kept = door, fresh, options, headers, bundles  # what words point to
+        self._kept = door, fresh, options, headers, bundles, manners  # what words point to
+        self._witness: Callable[..., Any] | None = None
+
+    @property
+    def witness(self) -> Callable[..., Any] | None:
+        """Called with all arguments where a gradient is recorded; without one, the porter leaves
+        such calls alone."""
+        return self._witness
+
+    @witness.setter
+    def witness(self, call: Callable[..., Any]) -> None:
+        before, self._witness = self._witness, call
+        self._record[WITNESS] = id(call)
+        del before  # only now: the record is read at any time
 
 
 def _forget(record: Any, fact: int, _: Any) -> None:

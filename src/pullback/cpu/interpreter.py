@@ -16,6 +16,8 @@ FLOAT: Final = object.__basicsize__ // 8  # the word of a float object that hold
 EQ: Final = 2
 
 call_object = types.ExternalFunction("PyObject_CallNoArgs", INT(INT))
+call_with = types.ExternalFunction("PyObject_CallOneArg", INT(INT, INT))
+call_with_all = types.ExternalFunction("PyObject_Vectorcall", INT(INT, INT, INT, INT))
 attribute = types.ExternalFunction("PyObject_GetAttr", INT(INT, INT))
 as_integer = types.ExternalFunction("PyLong_AsLongLong", INT(INT))
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())

@@ -47,6 +47,7 @@ from pullback.cpu.guest import (
     KEEPER,
     KIND,
     MAKER,
+    MANNERS,
     MOST,
     NOWHERE,
     PASSED,
@@ -58,6 +59,7 @@ from pullback.cpu.guest import (
     THREADS,
     TUPLE,
     TYPE,
+    WITNESS,
     Guest,
 )
 from pullback.cpu.interpreter import (
@@ -65,6 +67,7 @@ from pullback.cpu.interpreter import (
     FLOAT,
     Method,
     call_object,
+    call_with_all,
     compare,
     drop,
     fast_method,
@@ -75,6 +78,7 @@ from pullback.cpu.interpreter import (
     tuple_size,
 )
 from pullback.cpu.kernel import native
+from pullback.cpu.manners import GRADED, STILL, is_plain_call, is_recording, state_of
 from pullback.cpu.words import address_of, at, call, stack_words
 
 GUESTS: Final = 8  # so many a porter remembers
@@ -151,14 +155,15 @@ def _made(guest, fresh):
 
 @register_jitable
 def _make_all(guest, values, count, tensors):
-    """Make the fresh arrays; how many there are now, fewer if memory ran out."""
+    """Make the fresh arrays; how many there are now, fewer if memory ran out. (One that is none
+    the launch knows is at an odd address, which it does not take.)"""
     for number in range(guest[FRESH]):
         fresh = _fresh(guest, number)
         value = values[count + number] = _made(guest, fresh)
         if value == 0:
             return number
         if fresh[POSITION] != NOWHERE:
-            tensors[fresh[POSITION]] = data_of(value)
+            tensors[fresh[POSITION]] = locate(slot_at(guest[DOOR], fresh[POSITION]), value)
     return guest[FRESH]
 
 
@@ -188,13 +193,54 @@ def _result(guest, values):
 @register_jitable
 def _serve(guest, values, count, tensors):
     """The result; 0 with an error set; or STRANGE if the launch would not have it."""
-    keeper, result = guest[KEEPER], 0
-    hold(keeper)
-    made = _make_all(guest, values, count, tensors)
+    made, result = _make_all(guest, values, count, tensors), 0
     if made == guest[FRESH]:
         result = _result(guest, values) if _launch(guest, values, tensors) == 0 else STRANGE
     for number in range(made):
         drop(values[count + number])
+    return result
+
+
+@register_jitable
+def _state(guest, passed):
+    """STILL, GRADED if a gradient is to be recorded, or STRANGE."""
+    manners = at(guest[MANNERS])
+    if not is_plain_call(manners):
+        return STRANGE
+    found = STILL
+    for number in range(guest[PASSED]):
+        argument = _argument(guest, number)
+        if argument[TYPE] != 0 and (argument[KIND] == ARRAY or argument[KIND] == HIDDEN):
+            state = state_of(manners, passed[number])
+            if state == STRANGE:
+                return STRANGE
+            found |= state
+    return GRADED if found == GRADED and is_recording(manners) else STILL
+
+
+@register_jitable
+def _witnessed(guest, passed):
+    """What the witness says of a call; STRANGE if there is none."""
+    witness = guest[WITNESS]
+    if witness == 0:
+        return STRANGE
+    hold(witness)
+    result = call_with_all(witness, address_of(passed), guest[PASSED], 0)
+    drop(witness)
+    return result
+
+
+@register_jitable
+def _receive(guest, passed, values, count, tensors):
+    """The result; 0 with an error set; or STRANGE if it has to go the long way."""
+    keeper, result, state = guest[KEEPER], STRANGE, STILL
+    hold(keeper)
+    if guest[MANNERS] != 0:
+        state = _state(guest, passed)
+    if state == STILL:
+        result = _serve(guest, values, count, tensors)
+    elif state == GRADED:
+        result = _witnessed(guest, passed)
     drop(keeper)
     return result
 
@@ -210,7 +256,7 @@ def _ask(book, passed, count):
         guest = at(guests[number])
         count = _spread(guest, at(passed), values)
         if count != NOWHERE and _find(guest, values, count, tensors):
-            result = _serve(guest, values, count, tensors)
+            result = _receive(guest, at(passed), values, count, tensors)
             if result != STRANGE:
                 return result
             break

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.errors import BufferTooSmall
-from pullback.cpu.porter import Porter
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import FRONT_ENDS, Function
 from pullback.plan.plan import exact, remember
@@ -25,7 +24,6 @@ from pullback.tensor.recycle import maker
 from pullback.tensor.view import TensorSpec
 
 _READY: dict[Any, Ready] = {}
-_PORTERS: dict[Function, Porter] = {}
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
@@ -43,18 +41,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     seen = {name: _seen(value) for name, value in options.items()}
     into = tuple(map(_seen, out)) if type(out) is tuple else _seen(out)
     result = ready.run(tuple(map(_seen, args)), seen, into, numpy_address)
-    guest = ready.guest(function.parameters, (*function.values(args, options), out))
-    if guest is not None:
-        _porter(function).introduce(guest)
+    ready.introduce(function, (*function.values(args, options), out))
     return result if out is None else out
-
-
-def _porter(function: Function) -> Porter:
-    porter = _PORTERS.get(function)
-    if porter is None:
-        porter = _PORTERS.setdefault(function, Porter())
-        function.ask = porter.ask
-    return porter
 
 
 def _maker(spec: TensorSpec) -> Callable[[], Any]:

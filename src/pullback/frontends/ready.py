@@ -17,7 +17,9 @@ from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
 from pullback.cpu.guest import NOWHERE, STACK_BYTES, Fresh, Guest, is_plain
+from pullback.cpu.manners import Manners
 from pullback.cpu.pool import get_num_threads
+from pullback.cpu.porter import Porter
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
@@ -108,13 +110,20 @@ class Ready:
         status = self._launch.run(addresses, arrays, address, get_num_threads())
         return self._finish(status, arrays, out)
 
-    def guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
-        """Such a call as a porter knows it again, the result given last; None where he cannot."""
+    def introduce(
+        self, function: Function, values: Sequence[Any], manners: Manners | None = None
+    ) -> Guest | None:
+        """Let the function's porter know such a call again, the result given last; None where he
+        cannot."""
         if self._guest is None or self.takes_parts:  # of this very bundle
-            self._guest = self._as_guest(parameters, values) or False
+            self._guest = self._as_guest(function.parameters, values, manners) or False
+        if self._guest:
+            _porter(function).introduce(self._guest)
         return self._guest or None
 
-    def _as_guest(self, parameters: Sequence[str], values: Sequence[Any]) -> Guest | None:
+    def _as_guest(
+        self, parameters: Sequence[str], values: Sequence[Any], manners: Manners | None
+    ) -> Guest | None:
         if not all(map(is_plain, values)):
             return None
         out = values[-1]
@@ -145,7 +154,7 @@ class Ready:
             scratch = starts[-1] + len(fresh)
             fresh.append(Fresh(partial(recycled, (self._workspace,), _BYTES)))
         hidden = [parameters.index(name) for name in self._hidden]
-        return Guest(door, values, fresh, results, sources, scratch, hidden)
+        return Guest(door, values, fresh, results, sources, scratch, hidden, manners)
 
     def _arrays(self, values: Sequence[Any], out: Any) -> list[Any]:
         """The array of each slot: an argument, part of one, a result given, or a fresh one."""
@@ -169,6 +178,17 @@ class Ready:
         if len(self._results) == 1:
             return arrays[self._results[0]]
         return tuple([arrays[position] for position in self._results])
+
+
+_PORTERS: dict[Function, Porter] = {}
+
+
+def _porter(function: Function) -> Porter:
+    porter = _PORTERS.get(function)
+    if porter is None:
+        porter = _PORTERS.setdefault(function, Porter())
+        function.ask = porter.ask
+    return porter
 
 
 def _fresh(position: int, make: Callable[[], Any]) -> Fresh:

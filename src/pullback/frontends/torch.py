@@ -8,6 +8,7 @@ tensors without memory) goes through the registered op, `torch.ops.pullback.<nam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from pullback.frontends.torch_autograd import Recorded, Tape, plain_ids, transfo
 from pullback.frontends.torch_launch import (
     FOREIGN,
     entry_of,
+    introduce,
     key_of,
     launch,
     summarise,
@@ -55,6 +57,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     result = entry.ready.run(args, options, out, entry.look)
     if out is not None or "accumulate_into" in options:
         _touch(result)
+    else:
+        introduce(entry, function, args, options)
     return result
 
 
@@ -81,6 +85,9 @@ def _recorded(
     if tape is None:
         tape = entry.tape = Tape(function, function.bind(args, options))
         entry.places = _places(function, tape, len(args), options)
+    guest = introduce(entry, function, args, options)
+    if guest is not None:
+        guest.witness = _witness(function, tape)
     if tape.extra:
         run = partial(launch, function, *args, **{**options, **tape.extra})
     else:
@@ -89,6 +96,36 @@ def _recorded(
     tensors, others = entry.places
     given = {name: values[i] for name, i in others} if others else None
     return Recorded.apply((tape, run, given), *[values[i] for i in tensors])
+
+
+def _witness(function: Function, tape: Tape) -> Callable[..., Any]:
+    """What runs and records calls that the porter knows: a function of all arguments, and of the
+    `out` that is None."""
+    places = {name: place for place, name in enumerate(function.parameters)}
+    tensors = [places[name] for name in tape.names]
+    others = [(name, places[name]) for name in function.tensors if name not in tape.shapes]
+    extra = [(places[name], value) for name, value in tape.extra.items()]
+
+    def recorded(*passed: Any) -> Any:
+        values = list(passed)
+        for place, value in extra:
+            values[place] = value
+        given = {name: passed[place] for name, place in others} if others else None
+        run = partial(_plainly, function, values)
+        return Recorded.apply((tape, run, given), *[passed[place] for place in tensors])
+
+    return recorded
+
+
+def _plainly(function: Function, values: list[Any]) -> Any:
+    """Run where nothing is recorded."""
+    result = function.ask(*values)
+    if result is None:
+        given = dict(zip(function.parameters, values, strict=False)).items()
+        defaults = function.defaults
+        options = {n: v for n, v in given if n not in defaults or v is not defaults[n]}
+        result = call(function, (), options, None)
+    return result
 
 
 def _places(

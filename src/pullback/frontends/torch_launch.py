@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import prod
@@ -9,12 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from pullback.contract.element import TABLE
 from pullback.contract.errors import Unsupported
+from pullback.cpu.door import DESCRIBERS
+from pullback.cpu.interpreter import capsule_address
+from pullback.cpu.manners import Manners
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
+from pullback.plan.public import ASKED
 from pullback.tensor.adapters import numpy_address
 from pullback.tensor.layout import contiguous_strides
 from pullback.tensor.recycle import empty as recycled
@@ -55,7 +61,7 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
             if not value.is_cpu or value.is_neg():
                 return FOREIGN
             value.data_ptr()  # raises for what has no memory of its own
-            key += (value.shape, value.stride(), value.dtype)
+            key += (type(value), value.shape, value.stride(), value.dtype)
             if value.requires_grad:
                 state = GRADED
         elif isinstance(value, torch.Tensor):
@@ -135,3 +141,46 @@ def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
 
     return large
+
+
+# --- porters ------------------------------------------------------------------------------------
+
+# In a DLPackExchangeAPI: version, an older table, an allocator, from and to a managed tensor, then
+# what describes a tensor.
+_DESCRIBE = 8 * 5
+
+
+def _known_manners() -> Manners | None:
+    """Let porters know plain tensors, where this torch describes them to native code."""
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    api = capsule_address(capsule, b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(api).value
+    describe = ctypes.c_int64.from_address(api + _DESCRIBE).value
+    if major != 1 or not describe:
+        return None
+    DESCRIBERS.update(dict.fromkeys(PLAIN, describe))
+    ASKED.update(PLAIN)
+    return Manners(
+        torch.Tensor.is_neg,
+        "requires_grad",
+        torch.is_grad_enabled,
+        {
+            torch._C._len_torch_dispatch_stack: 0,
+            torch._C._functorch.peek_interpreter_stack: None,
+            partial(getattr, forward_ad, "_current_level"): -1,
+        },
+    )
+
+
+_MANNERS = _known_manners()
+
+
+def introduce(
+    entry: Entry, function: Function, args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Let the porter know such a call again, one that writes to none of its arguments."""
+    if _MANNERS is None:
+        return None
+    return entry.ready.introduce(function, (*function.values(args, options), None), _MANNERS)

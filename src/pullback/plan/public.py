@@ -18,9 +18,9 @@ import numpy as np
 
 _SOURCE = """\
 def {name}({signature}):
-    if type({first}) is ARRAY:
-        torch = MODULES.get("torch")
-        if torch is None or not torch.compiler.is_dynamo_compiling():
+    torch = MODULES.get("torch")
+    if torch is None or not torch.compiler.is_dynamo_compiling():
+        if type({first}) in ASKED:
             result = function.ask({values})
             if result is not None:
                 return result
@@ -31,6 +31,10 @@ def {name}({signature}):
 _OPTION = """\
 if {name} is not default_{name}:
         options["{name}"] = {name}"""
+
+
+# Types of arrays that porters may know: those of other libraries once a call was made on one.
+ASKED: set[type] = {np.ndarray}
 
 
 def face_of(function: Any) -> FunctionType:
@@ -46,7 +50,7 @@ def face_of(function: Any) -> FunctionType:
         options="\n    ".join(_OPTION.format(name=name) for name in options),
         positional=", ".join(positional),
     )
-    scope = {"ARRAY": np.ndarray, "MODULES": sys.modules, "function": function}
+    scope = {"ASKED": ASKED, "MODULES": sys.modules, "function": function}
     scope |= {f"default_{p.name}": p.default for p in parameters}
     file = f"<pullback.{function.name}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
