@@ -5,7 +5,7 @@ l. Along it, it is step k of block l, W blocks of eight steps one after the othe
 turned on its way from memory and back. Inside a block the code is the same for both, and so are the
 bits; only the way from block to block differs.
 
-    load_columns(cursor, L)          a whole tile, its columns in the order that costs least
+    load_columns(cursor, W, L)       a whole tile, its columns in the order that costs least
     store_columns(cursor, v, L)      from that order
     ordered(p, v, L)  paired(...)    from that order to the steps', and back
     running(v, W)                    the sums of each block's steps so far
@@ -46,24 +46,27 @@ Pointer: Any = types.CPointer
 STEPS: Final = 8
 GROUPS: Final = 8  # tiles that are worked on together
 PARTS: Final = 2 * GROUPS
-
-
-def _blocks(p: types.CPointer) -> int:
-    return 4 if STORAGE[p.dtype].wide == types.float64 else 8
+_REGISTER: Final = 32  # bytes
 
 
 @op
-def columns_rows(p: Pointer, L: Lane):
+def compute_lanes(p: Pointer):
+    """How many lanes a column has where all is computed in the element's own precision."""
+    return literal(4 if STORAGE[p.dtype].compute == types.float64 else 8, p)
+
+
+@op
+def columns_rows(W: Lane, L: Lane):
     """How many steps a tile has."""
-    return literal(STEPS * _blocks(p) if L.literal_value == 1 else STEPS, p, L)
+    return literal(STEPS * W.literal_value if L.literal_value == 1 else STEPS, W, L)
 
 
 @op
-def zero_tile(p: Pointer, wide: Lane):
+def zero_tile(p: Pointer, wide: Lane, W: Lane):
     """Zeros in the columns of a tile."""
     storage = STORAGE[p.dtype]
-    out = Vec(storage.wide if wide.literal_value else storage.compute, STEPS * _blocks(p))
-    return out(p, wide), lambda b, *_: constant(out.llvm, 0)
+    out = Vec(storage.wide if wide.literal_value else storage.compute, STEPS * W.literal_value)
+    return out(p, wide, W), lambda b, *_: constant(out.llvm, 0)
 
 
 # --- turning ------------------------------------------------------------------------------------
@@ -105,8 +108,8 @@ def _swapped(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
 _PAIRED = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
-def _is_paired(p: types.CPointer, L: Lane) -> bool:
-    return p.dtype == types.float32 and L.literal_value == 1
+def _is_paired(p: types.CPointer, width: int, L: Lane) -> bool:
+    return p.dtype == types.float32 and width == 4 and L.literal_value == 1
 
 
 def _columns(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
@@ -152,7 +155,7 @@ def _reordered(order: Callable) -> Callable:
         width = v.n // STEPS
 
         def emit(b, _p, v_, _L):
-            if not _is_paired(p, L):
+            if not _is_paired(p, width, L):
                 return v_
             lanes = [order(k) * width + l for k in range(STEPS) for l in range(width)]
             return shuffle(b, v_, v_, lanes)
@@ -168,13 +171,13 @@ paired, ordered = _reordered(lambda k: _PAIRED[k]), _reordered(_PAIRED.index)
 
 
 @op
-def load_columns(cursor: types.BaseTuple, L: Lane):
+def load_columns(cursor: types.BaseTuple, W: Lane, L: Lane):
     """A whole tile; along the axis of a step of 1 or -1."""
     pointer, width = cursor[0], L.literal_value
     dtype = STORAGE[pointer.dtype].compute
-    n = STEPS * _blocks(pointer)
+    n = STEPS * W.literal_value
 
-    def emit(b, cursor_, _L):
+    def emit(b, cursor_, _W, _L):
         tile = _Tile(b, cursor, cursor_, n // width, width)
         if width > 1:
             return _decoded(b, pointer, tile.load(), dtype)
@@ -187,7 +190,25 @@ def load_columns(cursor: types.BaseTuple, L: Lane):
         forwards = b.icmp_signed("==", tile.step, I64(1))
         return either(b, forwards, lambda: along(False), lambda: along(True))
 
-    return Vec(dtype, n)(cursor, L), emit
+    return Vec(dtype, n)(cursor, W, L), emit
+
+
+def _stored_whole(b: ir.IRBuilder, tile: _Tile, i: ir.Value, raw: ir.Value) -> None:
+    """Past the cache in whole registers where they are aligned: half as many stores."""
+    n = _REGISTER // lane_bytes(raw.type)
+    where = b.ptrtoint(b.gep(tile.p, [i]), I64)
+    aligned = b.icmp_unsigned("==", b.and_(where, I64(_REGISTER - 1)), I64(0))
+
+    def streamed() -> None:
+        for k in range(0, raw.type.count, n):
+            piece = shuffle(b, raw, raw, range(k, k + n))
+            at = block_at(b, tile.p, b.add(i, I64(k)), piece.type)
+            b.store(piece, at, align=_REGISTER).set_metadata(
+                "nontemporal", b.module.add_metadata([I32(1)])
+            )
+
+    whole = b.and_(tile.streaming, aligned)
+    either(b, whole, streamed, lambda: stored(b, tile.p, i, raw, tile.streaming))
 
 
 @op
@@ -202,7 +223,7 @@ def store_columns(cursor: types.BaseTuple, v: Vec, L: Lane):
 
         def along(back: bool) -> None:
             raw = _encoded(b, pointer, _rows(b, v_, back), v.dtype)
-            stored(b, tile.p, lowest(b, tile.i, v.n) if back else tile.i, raw, tile.streaming)
+            _stored_whole(b, tile, lowest(b, tile.i, v.n) if back else tile.i, raw)
 
         forwards = b.icmp_signed("==", tile.step, I64(1))
         either(b, forwards, lambda: along(False), lambda: along(True))
@@ -248,19 +269,19 @@ _ASIDE = 4 * _LINE
 
 
 @op
-def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, L: Lane):
+def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, W: Lane, L: Lane):
     """Ask for memory that is needed later, on the way past tile g of a group: along, some tiles
     ahead; across, the next steps of these lines, or, where steps are so far apart that those would
     drive these out of the cache, lines further on, and what is written soon. A line of memory holds
     several tiles there, each of which asks for its share of the rows."""
     pointer, width = cursor[0], L.literal_value
     size = lane_bytes(ir.VectorType(LLVM_ELEMENT[pointer.dtype], 1))
-    tiles = _LINE // size // _blocks(pointer)  # to a line of memory
+    tiles = max(1, _LINE // size // W.literal_value)  # to a line of memory
 
-    def emit(b, cursor_, g_, _purpose, _L):
+    def emit(b, cursor_, g_, _purpose, _W, _L):
         p, i, by = (b.extract_value(cursor_, k) for k in range(3))
         if width == 1:
-            rows = STEPS * _blocks(pointer)
+            rows = STEPS * W.literal_value
             places = [b.mul(by, I64(_AHEAD * rows + k)) for k in range(0, rows, _LINE // size)]
         else:
             share = STEPS // tiles
@@ -275,15 +296,15 @@ def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, L: Lane):
             values = [where, I32(purpose.literal_value), I32(3), I32(1)]
             llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
 
-    return types.void(cursor, types.int64, purpose, L), emit
+    return types.void(cursor, types.int64, purpose, W, L), emit
 
 
 @by_type
-def ask_to_write(cursor, g, L):
+def ask_to_write(cursor, g, W, L):
     """Across the axis, outputs meet in the cache: there it helps to ask for them as well."""
     if L.literal_value == 1:
-        return lambda cursor, g, L: None
-    return lambda cursor, g, L: ask_for(cursor, g, WRITE, L)
+        return lambda cursor, g, W, L: None
+    return lambda cursor, g, W, L: ask_for(cursor, g, WRITE, W, L)
 
 
 # --- walking ------------------------------------------------------------------------------------
@@ -297,19 +318,19 @@ def as_met(task, lo, hi, item):
 
 
 @op
-def group_at(cursors: types.BaseTuple, g: types.Integer, L: Lane):
-    """Group g from here: along, so many tiles on; across, so many lines on."""
+def group_at(cursors: types.BaseTuple, g: types.Integer, W: Lane, L: Lane):
+    """Tile g of a group from here: along, so many tiles on; across, so many lines on."""
 
-    def emit(b, cursors_, g_, _L):
+    def emit(b, cursors_, g_, _W, _L):
+        blocks = b.mul(g_, I64(W.literal_value))
         for t, kind in enumerate(cursors):
             if isinstance(kind, types.BaseTuple):
                 i, along = b.extract_value(cursors_, [t, 1]), b.extract_value(cursors_, [t, 2])
-                blocks = b.mul(g_, I64(_blocks(kind[0])))
                 by = b.mul(blocks, b.mul(along, I64(STEPS))) if L.literal_value == 1 else blocks
                 cursors_ = b.insert_value(cursors_, b.add(i, by), [t, 1])
         return cursors_
 
-    return cursors(cursors, types.int64, L), emit
+    return cursors(cursors, types.int64, W, L), emit
 
 
 @by_type
@@ -319,15 +340,15 @@ def cell_of(g, L):
 
 
 @by_type
-def sweep_groups(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
+def sweep_groups(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
     """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
     tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. For `lead` and
     `left` see `sweep`; they bind `tile` alone."""
     return _along if L.literal_value == 1 else _across
 
 
-def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
-    rows = columns_rows(cursors[0][0], L)
+def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
+    rows = columns_rows(W, L)
     if lead > 0:
         states[0] = tile(cursors, (lead, 1), states[0], L)
     k = lead
@@ -339,7 +360,7 @@ def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
         else:
             for g in range(groups):
                 if k + rows + left <= n:
-                    states[0] = tile(group_at(here, g, L), None, states[0], L)
+                    states[0] = tile(group_at(here, g, W, L), None, states[0], L)
                     k += rows
                 else:
                     end = k
@@ -348,7 +369,7 @@ def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
         k += rows
 
 
-def _across(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
+def _across(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
     k = 0
     while k < n:
         whole = lines // L * L if k >= lead and k + STEPS + left <= n else 0
@@ -357,7 +378,7 @@ def _across(usual, tile, cursors, n, lines, states, rooms, lead, left, L):
             groups, first, here = min(GROUPS, (whole - c) // L), c // L, moved(cursors, k, c)
             if not usual(here, groups, states, first, rooms, L):
                 for g in range(groups):
-                    at = group_at(here, g, L)
+                    at = group_at(here, g, W, L)
                     states[first + g] = tile(at, None, states[first + g], L)
             c += groups * L
         end = lead if k < lead else n

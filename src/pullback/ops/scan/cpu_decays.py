@@ -1,38 +1,25 @@
-"""The backward of the running log-sum-exp, tile by tile.
+"""The backward of the running log-sum-exp over usual tiles, a group at a time, given y.
 
-    T[j] = dy[j]·e^-y[j] + T[j+1],  dx[j] = e^x[j]·T[j], walked from the far end
-
-As in the forward, T is kept relative to a power of two.
+Inside a block all is computed in the element's own precision; from block to block sums are f64.
+What is not usual goes as pairs (cpu_decay_pairs), which give the same bits.
 """
 
-import math
-
+import numpy as np
+from llvmlite import ir
 from numba import types
 
-from pullback.cpu.elementary import _per_type as per_type
-from pullback.cpu.emit import inlined
-from pullback.cpu.tile_blocks import block_by_block, shortened
-from pullback.cpu.tiles import (
-    by_type,
-    last,
-    lines_across,
-    load,
-    load_wide,
-    moved,
-    spread,
-    store,
-)
+from pullback.cpu.emit import Vec, constant, inlined, op, shuffle
+from pullback.cpu.tile_blocks import block_by_block
+from pullback.cpu.tiles import by_type, first, last, spread
 from pullback.cpu.vector import (
     absolute,
+    all_lanes,
     any_lane,
     half,
-    is_nan,
     join,
-    like,
     maximum,
-    minimum,
     not_le,
-    select,
+    to_f32,
     to_f64,
 )
 from pullback.ops.scan.cpu_columns import (
@@ -41,130 +28,74 @@ from pullback.ops.scan.cpu_columns import (
     ask_to_write,
     cell_of,
     columns_rows,
+    compute_lanes,
     group_at,
     load_columns,
-    ordered,
-    paired,
     running,
     store_columns,
 )
+from pullback.ops.scan.cpu_decay_pairs import around, unusual_decay_tile, weighted
 from pullback.ops.scan.cpu_exponents import (
-    INFINITE_F32,
     REACH,
     TOP,
-    added,
-    added_up,
     exp_near,
-    exp_pair,
-    exponential_of,
-    infinite,
-    limit,
-    limit_exponent,
     ln2,
     narrow_exp_near,
     narrow_exp_pair,
     power,
-    scaled,
-    smallest,
 )
-from pullback.ops.scan.cpu_logsumexp import as_compute, as_wide
-from pullback.ops.scan.cpu_sum import BLOCK, one_nan
+from pullback.ops.scan.cpu_logsumexp import as_compute
+from pullback.ops.scan.cpu_sum import BLOCK
 
-INFINITY, NAN = math.inf, math.nan
-
-# How far from the reference exponents of a usual tile of the backward may be, in powers of two.
-around = per_type(20.0, 60.0)
-AROUND = 60.0  # the same where y is read
-
-# A state is (t, k, center): T = t·2^k, and k again where tiles near it are usual, else NaN.
-
-
-@inlined
-def first_state(zero):
-    return to_f64(zero), -infinite(zero), like(zero, NAN)
-
-
-@inlined
-def moving(k):
-    """2^k, as far as f64 has it: what moves the reference of a sum."""
-    return power(maximum(smallest(k), minimum(-smallest(k), k)))
-
-
-@inlined
-def started(p, y):
-    """The state before a line whose walk begins with this y: its reference lies ahead."""
-    zero = like(y, 0.0)
-    _, j = exponential_of(p, -y)
-    center = j + 0.5 * around(j)
-    usual = absolute(center) <= farthest_center(p, center)
-    return zero, select(usual, center, -infinite(center)), select(usual, center, NAN)
+# What is carried from block to block of a usual tile is between tiny and huge, or zero, and dy is
+# not faint. Then all products and sums in the element's own precision are normal numbers.
 
 
 @by_type
-def farthest_center(p, k):
-    """References up to here can be those of usual tiles."""
-    if p.dtype == types.float32:
-        return lambda p, k: REACH
-    return lambda p, k: limit_exponent(k)
+def huge(p):
+    most = 2.0**900 if p.dtype == types.float64 else 2.0**100
+    return lambda p: most
+
+
+FAINT = {types.float64: 2.0**-900, types.float32: 2.0**-80}
+
+
+@op
+def faint(v: Vec):
+    """Lanes, of as many as fill a register, where some number other than zero is faint. Zero, one
+    less, is the largest of all without a sign."""
+    number = ir.IntType(v.dtype.bitwidth)
+    lanes, kind = 256 // number.width, ir.VectorType(number, v.n)
+    least = int(np.array(FAINT[v.dtype], str(v.dtype)).view(f"i{number.width // 8}"))
+
+    def emit(b, v_):
+        size = b.and_(b.bitcast(v_, kind), constant(kind, (1 << (number.width - 1)) - 1))
+        size = b.add(size, constant(kind, -1))
+        while size.type.count > lanes:
+            n = size.type.count // 2
+            low, high = (shuffle(b, size, size, range(i, i + n)) for i in (0, n))
+            size = b.select(b.icmp_unsigned("<", low, high), low, high)
+        return b.icmp_unsigned("<", size, constant(size.type, least - 1))
+
+    return Vec(types.boolean, lanes)(v), emit
 
 
 @inlined
-def off_center(y, center):
+def fits(p, t):
+    size = absolute(t)
+    return (size <= huge(p)) & ((size >= 1.0 / huge(p)) | (size == 0.0))
+
+
+@inlined
+def off_center(p, y, center):
     """Whether e^-y is too far from the reference."""
-    return not_le(absolute(y + center * ln2(y)), (AROUND - 1) * ln2(y))
-
-
-@by_type
-def decay_pair(p, y, inverse, reference, size, L):
-    """The same for a block as pairs."""
-    if isinstance(y, types.NoneType):
-
-        def recomputed(p, y, inverse, reference, size, L):
-            # A chunk's last block may be short: what it lacks is too small to be anything.
-            m = load(inverse, size, 0.0, BLOCK, L)
-            return m, -load(reference, size, INFINITE_F32, BLOCK, L)
-
-        return recomputed
-
-    def saved(p, y, inverse, reference, size, L):
-        return exponential_of(p, -load_wide(y, size, 0.0, BLOCK, L))
-
-    return saved
-
-
-@by_type
-def reaches_infinity(p, y, reference, size, L):
-    """Whether y is +inf one step on in this walk: before this one in the scan."""
-    if isinstance(y, types.NoneType):
-
-        def recomputed(p, y, reference, size, L):
-            j = load(moved((reference,), 1, 0)[0], size, 0.0, BLOCK, L)
-            return j == infinite(j)
-
-        return recomputed
-
-    def saved(p, y, reference, size, L):
-        v = load_wide(moved((y,), 1, 0)[0], shortened(size, 1), 0.0, BLOCK, L)
-        return v == INFINITY
-
-    return saved
-
-
-@inlined
-def weighted(p, t, k, x):
-    """t·2^k·e^x for a usual tile."""
-    m, j = exp_pair(p, maximum(x, -limit(x)))
-    return scaled(m * t, j + k)
+    return not_le(absolute(y + center * ln2(y)), (around(p) - 1) * ln2(y))
 
 
 @inlined
 def decay_tile(at, size, state, L):
-    rows = columns_rows(at[2][0], L)
+    rows = columns_rows(compute_lanes(at[2][0]), L)
     return block_by_block(unusual_decay_tile, at, size, state, rows, BLOCK, L)
-
-
-# Usual tiles with y, a group at a time. For f32: eight exponentials at a time, and the products
-# with them in f64, which holds them exactly.
 
 
 @by_type
@@ -206,24 +137,25 @@ def too_small(p, x, center):
 
 
 @by_type
-def wide_weight(p, x, center):
-    """The same, however small."""
-    if p.dtype == types.float64:
-        return lambda p, x, center: x
-
-    def any_weight(p, x, center):
-        m, k = narrow_exp_pair(maximum(x, -REACH))
-        return to_f64(m) * power(maximum(-1000.0, to_f64(k + center)))
-
-    return any_weight
-
-
-@by_type
 def applied(p, t, center, w):
     """t·2^center·e^x"""
     if p.dtype == types.float64:
-        return lambda p, t, center, w: weighted(p, t, center, w)
-    return lambda p, t, center, w: t * to_f64(w)
+        return lambda p, t, center, w: weighted(p, t, spread(center, t), w)
+    return lambda p, t, center, w: t * w
+
+
+@by_type
+def applied_to_small(p, t, center, x):
+    """The same, however small e^x is."""
+    if p.dtype == types.float64:
+        return lambda p, t, center, x: weighted(p, t, spread(center, t), x)
+
+    def in_f64(p, t, center, x):
+        m, k = narrow_exp_pair(maximum(x, -REACH))
+        w = to_f64(m) * power(maximum(-1000.0, to_f64(k) + spread(center, t)))
+        return to_f32(to_f64(t) * w)
+
+    return in_f64
 
 
 @by_type
@@ -241,114 +173,97 @@ def entering(t, totals, L):
 
 
 @inlined
-def usual_decays(at, groups, states, first, rooms, L):
+def usual_decays(at, groups, states, first_cell, rooms, L):
     """A few whole tiles that are all usual, or nothing."""
     tiles = 0, groups
-    if not summed_decays(at, tiles, states, first, rooms, L):
+    if not summed_decays(at, tiles, states, first_cell, rooms, L):
         return False
-    decays_before(tiles, states, first, rooms, L)
-    weighted_blocks(at, tiles, states, first, rooms, L)
+    if not decays_before(at[2][0], tiles, states, first_cell, rooms, L):
+        return False
+    weighted_blocks(at, tiles, states, first_cell, rooms, L)
     return True
 
 
 @inlined
-def center_of(p, states, first, g, v, L):
-    return spread(as_compute(p, states[first + cell_of(g, L)][2]), v)
+def center_of(p, states, cell, v):
+    return spread(as_compute(p, states[cell][2]), v)
 
 
 @inlined
-def summed_decays(at, tiles, states, first, rooms, L):
+def summed_decays(at, tiles, states, first_cell, rooms, L):
     """The sums inside the blocks and the weights, if all is usual. Where some x is too small for a
     weight, x itself stays there. One tensor at a time: lines whose addresses are a power of two
-    apart would drive each other out of the cache. `decays` and `slopes` are for the group alone."""
-    p, W = at[2][0], lines_across(at[2][0])
-    weights, sums, totals, _, small, decays, slopes = rooms
+    apart would drive each other out of the cache. `decays` are for the group alone."""
+    p, W = at[2][0], compute_lanes(at[2][0])
+    weights, sums, totals, _, small, decays = rooms
     begin, end = tiles
     for g in range(begin, end):
-        y = group_at(at, g, L)[3]
-        ask_for(y, g, READ, L)
-        v = load_columns(y, L)
-        if any_lane(off_center(v, center_of(p, states, first, g, v, L))):
+        y = group_at(at, g, W, L)[3]
+        ask_for(y, g, READ, W, L)
+        v, h = load_columns(y, W, L), 2 * (g - begin)
+        if any_lane(off_center(p, v, center_of(p, states, first_cell + cell_of(g, L), v))):
             return False
-        decays[g - begin] = v
+        decays[h], decays[h + 1] = half(v, 0), half(v, 1)
     for g in range(begin, end):
-        u = load_columns(group_at(at, g, L)[2], L)
-        center = center_of(p, states, first, g, u, L)
+        u = load_columns(group_at(at, g, W, L)[2], W, L)
+        center = center_of(p, states, first_cell + cell_of(g, L), u)
         if too_large(p, u, center):
             return False
-        weights[g], small[g] = u, 1 if too_small(p, u, center) else 0
+        weights[2 * g], weights[2 * g + 1] = half(u, 0), half(u, 1)
+        small[g] = 1 if too_small(p, u, center) else 0
     # Requests for memory are spread: more at once than the core keeps track of would be waited for.
-    for g in range(begin, end):
-        ask_for(group_at(at, g, L)[2], g, READ, L)
-        v = decays[g - begin]
-        decays[g - begin] = decay(p, v, center_of(p, states, first, g, v, L))
-    for g in range(begin, end):
-        ask_to_write(group_at(at, g, L)[1], g, L)
-        slopes[g - begin] = load_columns(group_at(at, g, L)[0], L)
-    for g in range(begin, end):
-        ask_for(group_at(at, g, L)[0], g, READ, L)
+    for h in range(2 * (end - begin)):
+        g = begin + h // 2
+        if h % 2 == 0:
+            ask_for(group_at(at, g, W, L)[2], g, READ, W, L)
+        v = decays[h]
+        decays[h] = decay(p, v, center_of(p, states, first_cell + cell_of(g, L), v))
+    for h in range(2 * begin, 2 * end):
+        g = h // 2
+        if h % 2 == 0:
+            ask_for(group_at(at, g, W, L)[0], g, READ, W, L)
         if small[g] == 0:
-            v = weights[g]
-            weights[g] = weight(p, v, center_of(p, states, first, g, v, L))
+            v = weights[h]
+            weights[h] = weight(p, v, center_of(p, states, first_cell + cell_of(g, L), v))
     for g in range(begin, end):
-        b = to_f64(slopes[g - begin]) * to_f64(decays[g - begin])
-        b = running(ordered(p, b, L), W)
-        totals[g], sums[g] = last(b, W), paired(p, b, L)
+        ask_to_write(group_at(at, g, W, L)[1], g, W, L)
+        v, h = load_columns(group_at(at, g, W, L)[0], W, L), 2 * (g - begin)
+        b = running(v * join(decays[h], decays[h + 1]), W)
+        totals[g], sums[g] = last(b, W), b
+        if any_lane(faint(v)) or any_lane(not_le(absolute(last(b, W)), huge(p))):
+            return False
     return True
 
 
 @inlined
-def decays_before(tiles, states, first, rooms, L):
-    """What enters each block: all that one tile waits for another for."""
-    _, _, totals, carried, _, _, _ = rooms
+def decays_before(p, tiles, states, first_cell, rooms, L):
+    """What enters each block: all that one tile waits for another for. If it does not fit, nothing
+    has happened."""
+    _, _, totals, carried, _, _ = rooms
+    well = True
     for g in range(tiles[0], tiles[1]):
-        t, k, center = states[first + cell_of(g, L)]
-        carried[g], t = entering(t, totals[g], L)
-        states[first + cell_of(g, L)] = t, k, center
+        cell = first_cell + cell_of(g, L)
+        t, k, center = states[cell]
+        carried[g], t = entering(t, to_f64(totals[g]), L)
+        states[cell] = t, k, center
+    for g in range(tiles[0], tiles[1]):
+        well = well and all_lanes(fits(p, carried[g]))
+    for g in range(tiles[1] - 1, tiles[0] - 1 if not well else tiles[1] - 1, -1):
+        cell = first_cell + cell_of(g, L)
+        _, k, center = states[cell]
+        states[cell] = first(carried[g], L), k, center
+    return well
 
 
 @inlined
-def weighted_blocks(at, tiles, states, first, rooms, L):
-    p = at[2][0]
-    weights, sums, _, carried, small, _, _ = rooms
-    numbers = True
+def weighted_blocks(at, tiles, states, first_cell, rooms, L):
+    p, W = at[2][0], compute_lanes(at[2][0])
+    weights, sums, _, carried, small, _ = rooms
     for g in range(tiles[0], tiles[1]):
-        numbers = numbers and not any_lane(is_nan(states[first + cell_of(g, L)][0]))
-    for g in range(tiles[0], tiles[1]):
-        center, w, b = states[first + cell_of(g, L)][2], weights[g], sums[g]
-        t, center = spread(carried[g], b) + b, spread(center, b)
+        center, b = states[first_cell + cell_of(g, L)][2], sums[g]
+        t, w = spread(as_compute(p, carried[g]), b) + b, join(weights[2 * g], weights[2 * g + 1])
         if small[g] != 0:
-            r = one_nan(applied(p, t, center, wide_weight(p, w, as_compute(p, center))))
-        elif numbers:
-            r = applied(p, t, center, w)
+            r = applied_to_small(p, t, center, w)
         else:
-            r = one_nan(applied(p, t, center, w))
-        store_columns(group_at(at, g, L)[1], as_compute(p, r), L)
-
-
-@inlined
-def unusual_decay_tile(at, size, state, L):
-    dy, dx, x, y, inverse, reference = at
-    t, k, _ = state
-    p = x[0]
-    g = load_wide(dy, size, 0.0, BLOCK, L)
-    v = load_wide(x, size, -INFINITY, BLOCK, L)
-    m, j = decay_pair(p, y, inverse, reference, size, L)
-    plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
-    m = select(plus, 1.0, select(minus, 0.0, m))
-    b, i = added_up(g * m, j, L)
-    carried, after = added(t, to_f64(k), to_f64(last(b, L)), to_f64(last(i, L)))
-    b, i = added(spread(as_wide(p, t), b), spread(k, b), b, i)
-    b = one_nan(b)
-    w, e = exponential_of(p, v)
-    # The first +inf takes the weight of all that follow it.
-    later = reaches_infinity(p, y, reference, size, L)
-    w = select(plus, select(later, like(w, 0.0), 1.0), w)
-    e = select(plus, infinite(e), e)
-    w = select(v == -INFINITY, 0.0, w)
-    store(dx, size, select(minus, 0.0, one_nan(scaled(w * b, e + i))), L)
-    # The exponents only grow along this walk: the new reference lies ahead.
-    center = last(j, L) + 0.5 * around(k)
-    usual = absolute(center) <= farthest_center(p, k)
-    t, k = carried * moving(after - to_f64(center)), as_wide(p, after)
-    return select(usual, t, carried), select(usual, center, k), select(usual, center, NAN)
+            r = applied(p, t, center, w)
+        store_columns(group_at(at, g, W, L)[1], r, L)

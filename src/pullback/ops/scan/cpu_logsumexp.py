@@ -201,7 +201,7 @@ def logs(p, e, measure, k):
 @by_type
 def log_sum_tile(at, size, state, L):
     def by_blocks(at, size, state, L):
-        rows = columns_rows(at[0][0], L)
+        rows = columns_rows(lines_across(at[0][0]), L)
         return block_by_block(unusual_log_sum_tile, at, size, state, rows, STEPS, L)
 
     return by_blocks
@@ -230,10 +230,10 @@ def summed_blocks(at, tiles, states, first, rooms, L):
     columns, sums, totals, _, _ = rooms
     begin, end = tiles
     for g in range(begin, end):
-        x, _, _, _ = group_at(at, g, L)
-        ask_for(x, g, READ, L)
+        x, _, _, _ = group_at(at, g, W, L)
+        ask_for(x, g, READ, W, L)
         _, _, k, top, _ = states[first + cell_of(g, L)]
-        v = load_columns(x, L)
+        v = load_columns(x, W, L)
         if any_lane(not_le(v, spread(top, v))):
             return False
         v = maximum(v, spread(as_compute(p, k * ln2(k) + below(k)), v))
@@ -243,7 +243,7 @@ def summed_blocks(at, tiles, states, first, rooms, L):
         v = as_wide(p, columns[h - 2 * begin])
         sums[h] = exp_near(p, v, spread(k, v))
     for g in range(begin, end):
-        ask_to_write(group_at(at, g, L)[1], g, L)
+        ask_to_write(group_at(at, g, W, L)[1], g, W, L)
         e = running(ordered(p, join(sums[2 * g], sums[2 * g + 1]), L), W)
         totals[g] = last(e, W)
         e = paired(p, e, L)
@@ -264,7 +264,7 @@ def sums_before(p, tiles, states, first, rooms, L):
 
 @inlined
 def logs_of_blocks(at, tiles, states, first, rooms, L):
-    p = at[0][0]
+    p, W = at[0][0], lines_across(at[0][0])
     columns, sums, totals, entered, measures = rooms
     begin, end = tiles
     for g in range(begin, end):
@@ -274,7 +274,7 @@ def logs_of_blocks(at, tiles, states, first, rooms, L):
         k = states[first + cell_of(begin + h // 2, L)][2]
         columns[h] = as_compute(p, logs(p, sums[2 * begin + h], measures[h // 2], k))
     for g in range(end - begin):
-        y = group_at(at, begin + g, L)[1]
+        y = group_at(at, begin + g, W, L)[1]
         store_columns(y, join(columns[2 * g], columns[2 * g + 1]), L)
 
 
@@ -341,11 +341,12 @@ def unusual_logs(p, m, j, s, k, t, i):
 def _logcumsumexp(task, lo, hi, cells, L):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     states = stack(start_of(p, filled_wide(p, 0.0, L)), cells)
-    zero = filled_wide(p, 0.0, lines_across(p))
+    W = lines_across(p)
+    zero = filled_wide(p, 0.0, W)
     before = to_f64(zero), to_f64(zero)
     rooms = (
-        stack(half(zero_tile(p, 0), 0), PARTS),
-        stack(half(zero_tile(p, 1), 0), PARTS),
+        stack(half(zero_tile(p, 0, W), 0), PARTS),
+        stack(half(zero_tile(p, 1, W), 0), PARTS),
         stack(zero, GROUPS),
         stack(before, GROUPS),
         stack(measured(p, *before, zero, zero), GROUPS),
@@ -356,7 +357,9 @@ def _logcumsumexp(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             begin = load_wide(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
             states[c // L] = start_of(p, begin)
-        sweep_groups(usual_log_sums, log_sum_tile, at, length(task), lines, states, rooms, 0, 0, L)
+        sweep_groups(
+            usual_log_sums, log_sum_tile, at, length(task), lines, states, rooms, 0, 0, W, L
+        )
     fence()
 
 

@@ -6,9 +6,18 @@ from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import fence, filled_wide
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of
-from pullback.cpu.tiles import lines_across, load_wide, moved, stack
-from pullback.ops.scan.cpu_columns import GROUPS, as_met, sweep_groups, zero_tile
-from pullback.ops.scan.cpu_decays import decay_tile, first_state, started, usual_decays
+from pullback.cpu.tiles import load_wide, moved, stack
+from pullback.cpu.vector import half, to_f64
+from pullback.ops.scan.cpu_columns import (
+    GROUPS,
+    PARTS,
+    as_met,
+    compute_lanes,
+    sweep_groups,
+    zero_tile,
+)
+from pullback.ops.scan.cpu_decay_pairs import first_state, started
+from pullback.ops.scan.cpu_decays import decay_tile, usual_decays
 from pullback.ops.scan.cpu_logsumexp import CELLS
 
 
@@ -17,16 +26,15 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
     states = stack(first_state(filled_wide(x, 0.0, L)), cells)
-    narrow = zero_tile(x, 0)
-    zero = filled_wide(x, 0.0, lines_across(x))
+    W = compute_lanes(x)
+    part, few = half(zero_tile(x, 0, W), 0), half(half(half(zero_tile(x, 0, W), 0), 0), 0)
     rooms = (
-        stack(narrow, GROUPS),
-        stack(zero_tile(x, 1), GROUPS),
-        stack(zero, GROUPS),
-        stack(zero, GROUPS),
+        stack(part, PARTS),
+        stack(zero_tile(x, 0, W), GROUPS),
+        stack(few, GROUPS),
+        stack(to_f64(few), GROUPS),
         stack(0, GROUPS),
-        stack(narrow, GROUPS),
-        stack(narrow, GROUPS),
+        stack(part, PARTS),
     )
     for item in range(lo, hi):
         line, lines = strip_of(task, as_met(task, lo, hi, item))
@@ -41,7 +49,7 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             size = (1, min(lines - c, L))
             states[c // L] = started(x, load_wide(moved(at, 0, c)[3], size, 0.0, 1, L))
-        sweep_groups(usual_decays, decay_tile, at, length(task), lines, states, rooms, 0, 1, L)
+        sweep_groups(usual_decays, decay_tile, at, length(task), lines, states, rooms, 0, 1, W, L)
     fence()
 
 
@@ -52,4 +60,4 @@ def logcumsumexp_backward_along(task, lo, hi):
 
 @kernel
 def logcumsumexp_backward_across(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _logcumsumexp_backward(task, lo, hi, CELLS, compute_lanes(pointer(task, TENSORS)))

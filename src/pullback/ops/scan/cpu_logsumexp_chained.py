@@ -22,15 +22,15 @@ from pullback.ops.scan.cpu_columns import (
     GROUPS,
     PARTS,
     columns_rows,
+    compute_lanes,
     load_columns,
     sweep_groups,
     zero_tile,
 )
+from pullback.ops.scan.cpu_decay_pairs import first_state, started
 from pullback.ops.scan.cpu_decays import (
     decay_tile,
     decays_before,
-    first_state,
-    started,
     summed_decays,
     usual_decays,
     weighted_blocks,
@@ -94,7 +94,7 @@ def _close(p, state, reference):
 @inlined
 def _largest(p, x):
     """The largest of the first tile, where a chunk has its reference."""
-    return like(filled_wide(p, 0.0, 1), reduce_max(load_columns(x, 1)))
+    return like(filled_wide(p, 0.0, 1), reduce_max(load_columns(x, lines_across(p), 1)))
 
 
 @kernel
@@ -103,11 +103,12 @@ def logcumsumexp_chained(task, lo, hi):
     lines = word(task, STRIP)
     none = start_of(p, filled_wide(p, 0.0, 1))
     states = stack(none, 1)
-    zero = filled_wide(p, 0.0, lines_across(p))
+    W = lines_across(p)
+    zero = filled_wide(p, 0.0, W)
     before = to_f64(zero), to_f64(zero)
     rooms = (
-        stack(half(zero_tile(p, 0), 0), PARTS),
-        stack(half(zero_tile(p, 1), 0), HALVES),
+        stack(half(zero_tile(p, 0, W), 0), PARTS),
+        stack(half(zero_tile(p, 1, W), 0), HALVES),
         stack(zero, TILES),
         stack(before, TILES),
         stack(measured(p, *before, zero, zero), GROUPS),
@@ -119,7 +120,7 @@ def logcumsumexp_chained(task, lo, hi):
         steps = min(CHUNK, n - begin)
         at = cursor(task, p, 0, line, 1), cursor(task, q, 1, line, 1), None, None
         at = moved(at, begin, 0)
-        tiles = steps // columns_rows(p, 1)
+        tiles = steps // columns_rows(W, 1)
         early = chunk > 0 and steps == CHUNK and common_step(at) != 0
         if early:
             states[0] = start_of(p, _largest(p, at[0]))
@@ -141,7 +142,7 @@ def logcumsumexp_chained(task, lo, hi):
             for g in range(0, tiles, GROUPS):
                 logs_of_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
-            sweep_groups(usual_log_sums, log_sum_tile, at, steps, 1, states, rooms, 0, 0, 1)
+            sweep_groups(usual_log_sums, log_sum_tile, at, steps, 1, states, rooms, 0, 0, W, 1)
             _pass_on_sum(link, chunk, states[0])
     fence()
 
@@ -171,15 +172,15 @@ def logcumsumexp_backward_chained(task, lo, hi):
     n, lines = length(task), word(task, STRIP)
     none = first_state(filled_wide(x, 0.0, 1))
     states = stack(none, 1)
-    narrow, zero = zero_tile(x, 0), filled_wide(x, 0.0, lines_across(x))
+    W = compute_lanes(x)
+    part, few = half(zero_tile(x, 0, W), 0), half(half(half(zero_tile(x, 0, W), 0), 0), 0)
     rooms = (
-        stack(narrow, TILES),
-        stack(zero_tile(x, 1), TILES),
-        stack(zero, TILES),
-        stack(zero, TILES),
+        stack(part, HALVES),
+        stack(zero_tile(x, 0, W), TILES),
+        stack(few, TILES),
+        stack(to_f64(few), TILES),
         stack(0, TILES),
-        stack(narrow, GROUPS),
-        stack(narrow, GROUPS),
+        stack(part, PARTS),
     )
     for item in range(lo, hi):
         chunk = item // lines
@@ -195,7 +196,7 @@ def logcumsumexp_backward_chained(task, lo, hi):
             None,
         )
         at = moved(at, begin, 0)
-        tiles = steps // columns_rows(x, 1)
+        tiles = steps // columns_rows(W, 1)
         states[0] = started(x, load_wide(at[3], (1, 1), 0.0, 1, 1))
         reference = states[0][2]
         early = chunk > 0 and begin + steps < n and common_step(at) != 0
@@ -206,15 +207,18 @@ def logcumsumexp_backward_chained(task, lo, hi):
         wait_for_turn(link, chunk)
         if chunk > 0:
             states[0] = _received_decay(link, none)
-        t, k, _ = states[0]
-        if early and lane(absolute(k - reference), 0) <= CLOSE:
+        t, k, center = states[0]
+        early = early and lane(absolute(k - reference), 0) <= CLOSE
+        if early:
             states[0] = t * power(k - reference), reference, reference
-            decays_before((0, tiles), states, 0, rooms, 1)
+            early = decays_before(x, (0, tiles), states, 0, rooms, 1)
+        if early:
             _pass_on_decay(link, chunk, states[0])
             for g in range(0, tiles, GROUPS):
                 weighted_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
+            states[0] = t, k, center
             left = 0 if begin + steps < n else 1
-            sweep_groups(usual_decays, decay_tile, at, steps, 1, states, rooms, 0, left, 1)
+            sweep_groups(usual_decays, decay_tile, at, steps, 1, states, rooms, 0, left, W, 1)
             _pass_on_decay(link, chunk, states[0])
     fence()

@@ -59,7 +59,7 @@ from pullback.ops.scan.cpu_columns import (
     store_columns,
     zero_tile,
 )
-from pullback.ops.scan.cpu_decays import first_state, moving, unusual_decay_tile, weighted
+from pullback.ops.scan.cpu_decay_pairs import first_state, moving, unusual_decay_tile, weighted
 from pullback.ops.scan.cpu_exponents import exp_near, ln2, parts, power
 from pullback.ops.scan.cpu_logsumexp import (
     below,
@@ -91,7 +91,7 @@ def group_size(p, left, L):
         return lambda p, left, L: min(left, STEPS)
 
     def whole_tiles(p, left, L):
-        rows = columns_rows(p, L)
+        rows = columns_rows(lines_across(p), L)
         return left if left < rows else min(left // rows, GROUPS) * rows
 
     return whole_tiles
@@ -103,7 +103,7 @@ def tiles_in(at, size, lines, L):
     if L.literal_value > 1:
         return lambda at, size, lines, L: lines // L if size == STEPS else 0
     return lambda at, size, lines, L: (
-        size // columns_rows(at[2][0], L) if common_step(at) != 0 else 0
+        size // columns_rows(lines_across(at[2][0]), L) if common_step(at) != 0 else 0
     )
 
 
@@ -126,16 +126,16 @@ def weights_of_blocks(at, tiles, here, states, rooms, L):
     p, W = x[0], lines_across(x[0])
     weights, _, totals, _ = rooms
     for g in range(tiles):
-        ask_for(group_at((x,), g, L)[0], g, READ, L)
+        ask_for(group_at((x,), g, W, L)[0], g, READ, W, L)
         _, _, k, top, _ = states[cell_of(g, L)]
-        v = load_columns(group_at((x,), g, L)[0], L)
+        v = load_columns(group_at((x,), g, W, L)[0], W, L)
         if any_lane(not_le(v, spread(top, v))):
             return False
         v = maximum(v, spread(k * ln2(k) + below(k), v))
         t = here + g
         weights[2 * t], weights[2 * t + 1] = half(v, 0), half(v, 1)
     for g in range(tiles):
-        ask_for(group_at((dy,), g, L)[0], g, READ, L)
+        ask_for(group_at((dy,), g, W, L)[0], g, READ, W, L)
         k = states[cell_of(g, L)][2]
         t = here + g
         for h in range(2):
@@ -231,8 +231,8 @@ def summed_decays(at, tiles, here, kept, rooms, L):
         sums[t] = spread(unit, e) / (spread(entered[t], e) + running(e, W))
     for g in range(tiles):
         t = here + g
-        ask_to_write(group_at((at[1],), g, L)[0], g, L)
-        b = load_columns(group_at((at[0],), g, L)[0], L) * sums[t]
+        ask_to_write(group_at((at[1],), g, W, L)[0], g, W, L)
+        b = load_columns(group_at((at[0],), g, W, L)[0], W, L) * sums[t]
         b = running(mirrored(b, W), W)
         totals[t], sums[t] = last(b, W), mirrored(b, W)
         if any_lane(not_le(absolute(totals[t]), HUGE)):
@@ -242,7 +242,7 @@ def summed_decays(at, tiles, here, kept, rooms, L):
 
 @inlined
 def gradients(at, tiles, here, kept, later, rooms, L):
-    p = at[2][0]
+    p, W = at[2][0], lines_across(at[2][0])
     weights, sums, totals, entered = rooms
     for g in range(tiles - 1, -1, -1):
         t, k, center = later[cell_of(g, L)]
@@ -251,13 +251,13 @@ def gradients(at, tiles, here, kept, later, rooms, L):
         later[cell_of(g, L)] = t, k, center
     for g in range(tiles):
         t = here + g
-        _, dx, x = group_at(at, g, L)
+        _, dx, x = group_at(at, g, W, L)
         after, e = kept[cell_of(g, L)], join(weights[2 * t], weights[2 * t + 1])
         scale = scale_of(p, after)
         e *= spread(power(-scale), e)
         b = spread(entered[t], e) + sums[t]
         if any_lane(e < TINY):
-            r = weighted(p, b, spread(-(after[2] + scale), e), load_columns(x, L))
+            r = weighted(p, b, spread(-(after[2] + scale), e), load_columns(x, W, L))
             store_columns(dx, r, L)
         else:
             store_columns(dx, b * e, L)
@@ -349,7 +349,7 @@ def _logcumsumexp_recomputed(task, lo, hi, chunk, tiles, halves, cells, L):
     dy, dx, x = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
     n = length(task)
     chunks = (n + chunk - 1) // chunk
-    zero, narrow = filled_wide(x, 0.0, L), zero_tile(x, 0)
+    zero, narrow = filled_wide(x, 0.0, L), zero_tile(x, 0, lines_across(x))
     nothing, few = first_state(zero), filled_wide(x, 0.0, lines_across(x))
     sums, later = stack(start_of(x, zero), cells), stack(nothing, cells)
     kept = stack(start_of(x, zero), KEPT)
