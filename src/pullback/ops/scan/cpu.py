@@ -52,7 +52,7 @@ class Way:
     sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
     abreast: int = 1  # along, so many lines of f64 go together
-    runs: int = 0  # at most so many runs of items, where an item asks for the next one's memory
+    runs: int = 0  # at most so many runs of items, where an item leads on to the memory of the next
 
     def strip(self, element: ElementKind) -> int:
         return self.lines or self.vectors * (VECTOR_BYTES // element.accumulator.itemsize)
@@ -74,6 +74,7 @@ FORWARD: dict[Any, Way] = {
         cpu_sum,
         "cumsum",
         lines=cpu_sum.SIDE,
+        runs=256,
         whole_rows=True,
         chained=cpu_sum.cumsum_chained,
     ),

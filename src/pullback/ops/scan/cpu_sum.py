@@ -30,6 +30,7 @@ from pullback.cpu.tiles import (
     store,
 )
 from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, splat
+from pullback.ops.scan.cpu_columns import as_met
 from pullback.ops.scan.cpu_octets import both_quads, load_octets, quads, store_octets
 from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
 from pullback.ops.scan.cpu_quads import chained, chained_back
@@ -301,7 +302,7 @@ def _cumsum(task, lo, hi, cells, room, L):
     none = nothing(p, L)
     states = stack(none, cells)
     for item in range(lo, hi):
-        line, lines = strip_of(task, item)
+        line, lines = strip_of(task, as_met(task, lo, hi, item))
         for c in range(0, lines, L):
             states[c // L] = none
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
