@@ -140,6 +140,43 @@ def test_all_nans_are_the_same(name: str) -> None:
     assert set(along[np.isnan(along)].view(np.uint32)) == {0x7FC00000}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_all_nans_of_a_gradient_of_extrema_are_the_same(dtype: Any) -> None:
+    """However sums that meet NaNs of either sign and infinities are cut into tiles."""
+    rng = np.random.default_rng(11)
+    x, dy = rng.standard_normal((2, 40, 300)).astype(dtype)
+    x[20:] = np.sort(x[20:])
+    dy[rng.random(dy.shape) < 0.02] = np.nan
+    for special in (-np.nan, np.inf, -np.inf):
+        dy[rng.random(dy.shape) < 0.01] = special
+    along = pullback.cummax_backward(dy, x)
+    across = pullback.cummax_backward(_columns(dy), _columns(x))
+    assert along.tobytes() == across.tobytes()
+    assert (
+        len(set(along[np.isnan(along)].view(np.uint16 if dtype == np.float16 else np.uint32))) == 1
+    )
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("ties", ["first", "last"])
+def test_halves_that_hold_and_that_do_not(dtype: Any, ties: str) -> None:
+    """Tiles are judged by their codes: zeros and NaNs of either sign, infinities, ties, any sign of
+    the extremum, both directions."""
+    rng = np.random.default_rng(12)
+    values = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 2.0, 0.5]
+    start = np.array(values, dtype)[:, None]
+    rare = np.array(values, dtype)[rng.integers(0, len(values), (200, 160))]
+    low = -np.abs(rng.standard_normal(rare.shape)).astype(dtype)
+    x = np.where(rng.random(rare.shape) < 0.01, rare, low)
+    x[:, :1] = np.resize(start, (200, 1))
+    for name in ("cummax", "cummin"):
+        scan, signed = getattr(pullback, name), x if name == "cummax" else -x
+        for reverse in (False, True):
+            wanted = scan(_columns(signed), reverse=reverse, ties=ties)
+            found = scan(signed, reverse=reverse, ties=ties)
+            assert found.tobytes() == np.ascontiguousarray(wanted).tobytes()
+
+
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_many_lines_side_by_side(name: str, dtype: Any) -> None:

@@ -42,6 +42,7 @@ from pullback.cpu.vector import (
     splat,
     to_i64,
 )
+from pullback.ops.scan.cpu_extremum_halves import holds, store_held
 from pullback.ops.scan.cpu_side_by_side import rows_at
 from pullback.ops.scan.cpu_sum import BLOCK
 
@@ -161,10 +162,13 @@ def _highest(k, L):
     return maximum(k, earlier(k, -1, 4, L))
 
 
-def _forward(extrema, simple, wins):
+def _forward(extrema, simple, wins, last_too):
     @inlined
     def values(at, size, state, rows, L):
         x, y, sign = at
+        if holds(x, size, state[0], sign, last_too, rows, L):
+            store_held(y, size, state[0], sign, rows, L)
+            return state
         v = flipped(load(x, size, 0.0, rows, L), sign)
         y_ = extrema(v, state[0], L)[0]
         store_as_is(y, size, flipped(y_, sign), L)
@@ -256,8 +260,8 @@ def _forward(extrema, simple, wins):
 
 first_extrema = running_blocks(first_maybe, first_simple, first_wins)
 last_extrema = running_blocks(last_maybe, last_simple, last_wins)
-_first_values, _first_indices = _forward(first_extrema, first_simple, first_wins)
-_last_values, _last_indices = _forward(last_extrema, last_simple, last_wins)
+_first_values, _first_indices = _forward(first_extrema, first_simple, first_wins, 0)
+_last_values, _last_indices = _forward(last_extrema, last_simple, last_wins, 1)
 
 
 @kernel

@@ -33,7 +33,16 @@ from pullback.cpu.tiles import (
     stack,
     store,
 )
-from pullback.cpu.vector import half, lane_at, like, mask_bits, select, splat
+from pullback.cpu.vector import (
+    any_lane,
+    half,
+    is_nan,
+    lane_at,
+    like,
+    mask_bits,
+    select,
+    splat,
+)
 from pullback.ops.scan.cpu_extremum import (
     LINES,
     first_extrema,
@@ -42,8 +51,9 @@ from pullback.ops.scan.cpu_extremum import (
     last_extrema,
     last_wins,
 )
+from pullback.ops.scan.cpu_extremum_halves import holds
 from pullback.ops.scan.cpu_side_by_side import AHEAD, are_near, ask_ahead
-from pullback.ops.scan.cpu_sum import BLOCK
+from pullback.ops.scan.cpu_sum import BLOCK, NAN, one_nan
 
 CHUNK = 2048
 SIDE = 1024  # lines of an item across
@@ -146,7 +156,7 @@ def sums_to_records(g, records, state, L):
         held = select(lanes_of(seen, held), held, sum_there)
         seen |= (records | stop) & first_step(L)
     carry = select(lanes_of(records & first_step(L), carry), -0.0, first(s, L))
-    return select(lanes_of(records, s), s, 0.0), (carry, seen, held)
+    return select(lanes_of(records, s), one_nan(s), 0.0), (carry, seen, held)
 
 
 @by_type
@@ -223,7 +233,7 @@ def gradient_tile(at, size, state, L):
         return totals_back(total(g, L), carry, L), seen, held
     if records == every_bit(L):
         s = g + later(like(g, -0.0), spread(carry, g), 1, L)
-        store(dx, size, s, L)
+        store(dx, size, one_nan(s) if any_lane(is_nan(s)) else s, L)
         held = select(lanes_of(seen, held), held, last(s, L))
         return like(carry, -0.0), first_step(L), held
     return mixed_tile(dx, dy, g, records, size, state, L)
@@ -265,17 +275,21 @@ def settled(dx, begin, steps, n, ends, place, total):
         total += head
         written = first_too == 1 and place >= begin - CHUNK
         if (new == 1 or begin + steps == n) and not written:
-            write(dx[0], dx[1] + place * dx[2], total)
+            one = total if total == total else scalar_wide(dx[0], NAN)
+            write(dx[0], dx[1] + place * dx[2], one)
     return (new_place, held) if new == 1 else (place, total)
 
 
-def records_of(extrema, wins):
+def records_of(extrema, wins, last_too):
     """(x, marks, sign): the extremum after a tile, and the bits of its records."""
 
     @inlined
     def record_tile(at, size, state, L):
         x, marks, sign = at
         best = state[0]
+        if holds(x, size, best, sign, last_too, long_rows(x[0], L), L):
+            marks[0][marks[1] // lanes_to_a_word(L)] = 0
+            return state
         if are_near((x,)):
             ask_ahead((x,), AHEAD, long_rows(x[0], L), L)
         v = flipped(load(x, size, 0.0, long_rows(x[0], L), L), sign)
@@ -332,8 +346,8 @@ def _backward(record_tile):
     return scan
 
 
-first_records = records_of(first_extrema, first_wins)
-last_records = records_of(last_extrema, last_wins)
+first_records = records_of(first_extrema, first_wins, 0)
+last_records = records_of(last_extrema, last_wins, 1)
 _first_backward = _backward(first_records)
 _last_backward = _backward(last_records)
 
