@@ -83,6 +83,7 @@ FORWARD: dict[Any, Way] = {
         cpu_logsumexp,
         "logcumsumexp",
         vectors=128,
+        whole_rows=True,
         **_SHARED,
         chained=cpu_logsumexp_chained.logcumsumexp_chained,
     ),
@@ -114,7 +115,7 @@ BACKWARD: dict[Any, Way] = {
     (K.LOG_CUMSUM_EXP, True): _way(
         cpu_logsumexp_backward,
         "logcumsumexp_backward",
-        vectors=128,
+        whole_rows=True,
         against=True,
         **_SHARED,
         chained=cpu_logsumexp_chained.logcumsumexp_backward_chained,

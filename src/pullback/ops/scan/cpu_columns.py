@@ -37,6 +37,7 @@ from pullback.cpu.emit import (
 from pullback.cpu.kernel import words
 from pullback.cpu.loops import step
 from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import AXIS
 from pullback.cpu.tiles import _joined, _Tile, by_type, literal, moved
 from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
@@ -47,6 +48,8 @@ STEPS: Final = 8
 GROUPS: Final = 8  # tiles that are worked on together
 PARTS: Final = 2 * GROUPS
 _REGISTER: Final = 32  # bytes
+PITCH: Final = 1024 + 32  # elements between rows of a box
+BOX: Final = STEPS * PITCH
 
 
 @op
@@ -340,19 +343,19 @@ def cell_of(g, L):
 
 
 @by_type
-def sweep_groups(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
+def sweep_groups(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
     """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
-    tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. For `lead` and
-    `left` see `sweep`; they bind `tile` alone."""
+    tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. The last `left`
+    steps belong to a part: a tile that looks one step ahead stays inside. The second cursor is the
+    output's. Across, its rows wait in the box and leave as whole ones: rows a power of two apart
+    meet in the same set of the cache."""
     return _along if L.literal_value == 1 else _across
 
 
-def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
+def _along(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
     rows = columns_rows(W, L)
-    if lead > 0:
-        states[0] = tile(cursors, (lead, 1), states[0], L)
-    k = lead
-    end = lead + max(n - lead, 0) // rows * rows if common_step(cursors) != 0 else lead
+    k = 0
+    end = n // rows * rows if common_step(cursors) != 0 else 0
     while k < end:
         groups, here = min(GROUPS, (end - k) // rows), moved(cursors, k, 0)
         if usual(here, groups, states, 0, rooms, L):
@@ -369,20 +372,28 @@ def _along(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
         k += rows
 
 
-def _across(usual, tile, cursors, n, lines, states, rooms, lead, left, W, L):
-    k = 0
-    while k < n:
-        whole = lines // L * L if k >= lead and k + STEPS + left <= n else 0
-        c = 0
-        while c < whole:
-            groups, first, here = min(GROUPS, (whole - c) // L), c // L, moved(cursors, k, c)
-            if not usual(here, groups, states, first, rooms, L):
-                for g in range(groups):
-                    at = group_at(here, g, W, L)
-                    states[first + g] = tile(at, None, states[first + g], L)
-            c += groups * L
-        end = lead if k < lead else n
+def _across(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
+    out, first, step, streaming = cursors[1]
+    for k in range(0, n, STEPS):
+        whole = lines // L * L if k + STEPS <= n else 0
+        for c in range(0, whole, GROUPS * L):
+            groups, cell, here = min(GROUPS, (whole - c) // L), c // L, boxed(cursors, box, k, c)
+            if not usual(here, groups, states, cell, rooms, L):
+                for g in range(cell, cell + groups):
+                    at = boxed(cursors, box, k, g * L)
+                    if k + STEPS + left <= n:
+                        states[g] = tile(at, None, states[g], L)
+                    else:
+                        states[g] = tile(at, (n - k, L), states[g], L)
         for c in range(whole, lines, L):
-            size = (end - k, min(lines - c, L))
-            states[c // L] = tile(moved(cursors, k, c), size, states[c // L], L)
-        k = lead if k < lead else k + STEPS
+            size = n - k, min(lines - c, L)
+            states[c // L] = tile(boxed(cursors, box, k, c), size, states[c // L], L)
+        for row in range(min(STEPS, n - k)):
+            move_row(box, row * PITCH, out, first + (k + row) * step, lines, streaming)
+
+
+@inlined
+def boxed(cursors, box, k, c):
+    """The cursors k steps and c lines further on, the output's in the box."""
+    there = moved(((box, c, PITCH, False),), 0, 0)
+    return moved(cursors[:1], k, c) + there + moved(cursors[2:], k, c)

@@ -25,7 +25,6 @@ from pullback.cpu.vector import (
 from pullback.ops.scan.cpu_columns import (
     READ,
     ask_for,
-    ask_to_write,
     cell_of,
     columns_rows,
     compute_lanes,
@@ -226,7 +225,6 @@ def summed_decays(at, tiles, states, first_cell, rooms, L):
             v = weights[h]
             weights[h] = weight(p, v, center_of(p, states, first_cell + cell_of(g, L), v))
     for g in range(begin, end):
-        ask_to_write(group_at(at, g, W, L)[1], g, W, L)
         v, h = load_columns(group_at(at, g, W, L)[0], W, L), 2 * (g - begin)
         b = running(v * join(decays[h], decays[h + 1]), W)
         totals[g], sums[g] = last(b, W), b

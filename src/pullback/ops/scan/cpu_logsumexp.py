@@ -15,7 +15,7 @@ from numba import types
 from pullback.cpu.elementary import _per_type as per_type
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.memory import STORAGE, fence, filled_wide
+from pullback.cpu.memory import STORAGE, fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of
 from pullback.cpu.tile_blocks import block_by_block
@@ -44,13 +44,13 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.scan.cpu_columns import (
+    BOX,
     GROUPS,
     PARTS,
     READ,
     STEPS,
     as_met,
     ask_for,
-    ask_to_write,
     cell_of,
     columns_rows,
     group_at,
@@ -243,7 +243,6 @@ def summed_blocks(at, tiles, states, first, rooms, L):
         v = as_wide(p, columns[h - 2 * begin])
         sums[h] = exp_near(p, v, spread(k, v))
     for g in range(begin, end):
-        ask_to_write(group_at(at, g, W, L)[1], g, W, L)
         e = running(ordered(p, join(sums[2 * g], sums[2 * g + 1]), L), W)
         totals[g] = last(e, W)
         e = paired(p, e, L)
@@ -338,10 +337,10 @@ def unusual_logs(p, m, j, s, k, t, i):
 
 
 @inlined
-def _logcumsumexp(task, lo, hi, cells, L):
+def _logcumsumexp(task, lo, hi, cells, room, L):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     states = stack(start_of(p, filled_wide(p, 0.0, L)), cells)
-    W = lines_across(p)
+    W, box = lines_across(p), on_stack(q, room)
     zero = filled_wide(p, 0.0, W)
     before = to_f64(zero), to_f64(zero)
     rooms = (
@@ -358,16 +357,16 @@ def _logcumsumexp(task, lo, hi, cells, L):
             begin = load_wide(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
             states[c // L] = start_of(p, begin)
         sweep_groups(
-            usual_log_sums, log_sum_tile, at, length(task), lines, states, rooms, 0, 0, W, L
+            usual_log_sums, log_sum_tile, at, box, length(task), lines, states, rooms, 0, W, L
         )
     fence()
 
 
 @kernel
 def logcumsumexp_along(task, lo, hi):
-    _logcumsumexp(task, lo, hi, 1, 1)
+    _logcumsumexp(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def logcumsumexp_across(task, lo, hi):
-    _logcumsumexp(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _logcumsumexp(task, lo, hi, CELLS, BOX, lines_across(pointer(task, TENSORS)))

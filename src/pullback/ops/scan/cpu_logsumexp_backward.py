@@ -3,12 +3,13 @@ cpu_logsumexp_recomputed."""
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.memory import fence, filled_wide
+from pullback.cpu.memory import fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of
 from pullback.cpu.tiles import load_wide, moved, stack
 from pullback.cpu.vector import half, to_f64
 from pullback.ops.scan.cpu_columns import (
+    BOX,
     GROUPS,
     PARTS,
     as_met,
@@ -22,11 +23,19 @@ from pullback.ops.scan.cpu_logsumexp import CELLS
 
 
 @inlined
-def _logcumsumexp_backward(task, lo, hi, cells, L):
+def cursors_at(task, line, L):
+    """dy, dx, x and y of a line; no sums taken again."""
     dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
+    given = cursor(task, dy, 0, line, L), cursor(task, dx, 1, line, L)
+    return (*given, cursor(task, x, 2, line, L), cursor(task, y, 3, line, L), None, None)
+
+
+@inlined
+def _logcumsumexp_backward(task, lo, hi, cells, room, L):
+    x = pointer(task, TENSORS + 2)
     states = stack(first_state(filled_wide(x, 0.0, L)), cells)
-    W = compute_lanes(x)
+    W, box = compute_lanes(x), on_stack(x, room)
     part, few = half(zero_tile(x, 0, W), 0), half(half(half(zero_tile(x, 0, W), 0), 0), 0)
     rooms = (
         stack(part, PARTS),
@@ -38,26 +47,19 @@ def _logcumsumexp_backward(task, lo, hi, cells, L):
     )
     for item in range(lo, hi):
         line, lines = strip_of(task, as_met(task, lo, hi, item))
-        at = (
-            cursor(task, dy, 0, line, L),
-            cursor(task, dx, 1, line, L),
-            cursor(task, x, 2, line, L),
-            cursor(task, y, 3, line, L),
-            None,
-            None,
-        )
+        at = cursors_at(task, line, L)
         for c in range(0, lines, L):
             size = (1, min(lines - c, L))
             states[c // L] = started(x, load_wide(moved(at, 0, c)[3], size, 0.0, 1, L))
-        sweep_groups(usual_decays, decay_tile, at, length(task), lines, states, rooms, 0, 1, W, L)
+        sweep_groups(usual_decays, decay_tile, at, box, length(task), lines, states, rooms, 1, W, L)
     fence()
 
 
 @kernel
 def logcumsumexp_backward_along(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, 1, 1)
+    _logcumsumexp_backward(task, lo, hi, 1, 1, 1)
 
 
 @kernel
 def logcumsumexp_backward_across(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, CELLS, compute_lanes(pointer(task, TENSORS)))
+    _logcumsumexp_backward(task, lo, hi, CELLS, BOX, compute_lanes(pointer(task, TENSORS)))

@@ -47,6 +47,7 @@ from pullback.ops.scan.cpu_logsumexp import (
     sums_before,
     usual_log_sums,
 )
+from pullback.ops.scan.cpu_logsumexp_backward import cursors_at
 from pullback.ops.scan.cpu_quads import common_step
 
 CHUNK: Final = 8192
@@ -54,6 +55,24 @@ TILES: Final = CHUNK // 32
 HALVES: Final = 2 * TILES
 LINKS: Final = 3  # links to a line: a turn and four numbers need more room than one has
 CLOSE: Final = 40.0  # so far apart sums and references still fit all types, in powers of two
+
+
+@inlined
+def chunk_of(task, item):
+    """The line of an item, which of its chunks it is, the link, where it begins, and its steps."""
+    lines = word(task, STRIP)
+    chunk = item // lines
+    line, begin = item - chunk * lines, chunk * CHUNK
+    return line, chunk, link_of(task, LINKS * line), begin, min(CHUNK, length(task) - begin)
+
+
+@inlined
+def in_groups(usual, at, tiles, states, rooms):
+    """Whether all tiles of a chunk are usual."""
+    for g in range(0, tiles, GROUPS):
+        if not usual(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1):
+            return False
+    return True
 
 
 @inlined
@@ -99,8 +118,7 @@ def _largest(p, x):
 
 @kernel
 def logcumsumexp_chained(task, lo, hi):
-    p, q, n = pointer(task, TENSORS), pointer(task, TENSORS + 1), length(task)
-    lines = word(task, STRIP)
+    p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     none = start_of(p, filled_wide(p, 0.0, 1))
     states = stack(none, 1)
     W = lines_across(p)
@@ -114,19 +132,14 @@ def logcumsumexp_chained(task, lo, hi):
         stack(measured(p, *before, zero, zero), GROUPS),
     )
     for item in range(lo, hi):
-        chunk = item // lines
-        line = item - chunk * lines
-        link, begin = link_of(task, LINKS * line), chunk * CHUNK
-        steps = min(CHUNK, n - begin)
+        line, chunk, link, begin, steps = chunk_of(task, item)
         at = cursor(task, p, 0, line, 1), cursor(task, q, 1, line, 1), None, None
         at = moved(at, begin, 0)
         tiles = steps // columns_rows(W, 1)
         early = chunk > 0 and steps == CHUNK and common_step(at) != 0
         if early:
             states[0] = start_of(p, _largest(p, at[0]))
-            for g in range(0, tiles, GROUPS):
-                some = g, min(g + GROUPS, tiles)
-                early = early and summed_blocks(at, some, states, 0, rooms, 1)
+            early = in_groups(summed_blocks, at, tiles, states, rooms)
         reference = states[0][2]
         wait_for_turn(link, chunk)
         if chunk > 0:
@@ -142,7 +155,7 @@ def logcumsumexp_chained(task, lo, hi):
             for g in range(0, tiles, GROUPS):
                 logs_of_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
-            sweep_groups(usual_log_sums, log_sum_tile, at, steps, 1, states, rooms, 0, 0, W, 1)
+            sweep_groups(usual_log_sums, log_sum_tile, at, q, steps, 1, states, rooms, 0, W, 1)
             _pass_on_sum(link, chunk, states[0])
     fence()
 
@@ -167,9 +180,7 @@ def _pass_on_decay(link, chunk, state):
 
 @kernel
 def logcumsumexp_backward_chained(task, lo, hi):
-    dy, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1)
-    x, y = pointer(task, TENSORS + 2), pointer(task, TENSORS + 3)
-    n, lines = length(task), word(task, STRIP)
+    x = pointer(task, TENSORS + 2)
     none = first_state(filled_wide(x, 0.0, 1))
     states = stack(none, 1)
     W = compute_lanes(x)
@@ -183,27 +194,14 @@ def logcumsumexp_backward_chained(task, lo, hi):
         stack(part, PARTS),
     )
     for item in range(lo, hi):
-        chunk = item // lines
-        line = item - chunk * lines
-        link, begin = link_of(task, LINKS * line), chunk * CHUNK
-        steps = min(CHUNK, n - begin)
-        at = (
-            cursor(task, dy, 0, line, 1),
-            cursor(task, dx, 1, line, 1),
-            cursor(task, x, 2, line, 1),
-            cursor(task, y, 3, line, 1),
-            None,
-            None,
-        )
-        at = moved(at, begin, 0)
+        line, chunk, link, begin, steps = chunk_of(task, item)
+        at = moved(cursors_at(task, line, 1), begin, 0)
         tiles = steps // columns_rows(W, 1)
         states[0] = started(x, load_wide(at[3], (1, 1), 0.0, 1, 1))
         reference = states[0][2]
-        early = chunk > 0 and begin + steps < n and common_step(at) != 0
-        if early:
-            for g in range(0, tiles, GROUPS):
-                some = g, min(g + GROUPS, tiles)
-                early = early and summed_decays(at, some, states, 0, rooms, 1)
+        ends = begin + steps == length(task)
+        early = chunk > 0 and not ends and common_step(at) != 0
+        early = early and in_groups(summed_decays, at, tiles, states, rooms)
         wait_for_turn(link, chunk)
         if chunk > 0:
             states[0] = _received_decay(link, none)
@@ -218,7 +216,7 @@ def logcumsumexp_backward_chained(task, lo, hi):
                 weighted_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
             states[0] = t, k, center
-            left = 0 if begin + steps < n else 1
-            sweep_groups(usual_decays, decay_tile, at, steps, 1, states, rooms, 0, left, W, 1)
+            left = 1 if ends else 0
+            sweep_groups(usual_decays, decay_tile, at, x, steps, 1, states, rooms, left, W, 1)
             _pass_on_decay(link, chunk, states[0])
     fence()
