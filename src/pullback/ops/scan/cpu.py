@@ -78,7 +78,7 @@ FORWARD: dict[Any, Way] = {
         whole_rows=True,
         chained=cpu_sum.cumsum_chained,
     ),
-    K.CUMPROD: _way(cpu_product, "cumprod", abreast=cpu_product.ABREAST),
+    K.CUMPROD: _way(cpu_product, "cumprod", abreast=cpu_product.ABREAST, runs=256),
     K.LOG_CUMSUM_EXP: _way(
         cpu_logsumexp,
         "logcumsumexp",

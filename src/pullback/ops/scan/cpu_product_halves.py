@@ -12,8 +12,8 @@ from pullback.cpu.kernel import pointer
 from pullback.cpu.memory import fence
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of
-from pullback.cpu.tile_blocks import in_blocks
-from pullback.cpu.tiles import load, spread, stack, store
+from pullback.cpu.tile_blocks import in_blocks, opaque
+from pullback.cpu.tiles import by_type, load, moved, spread, stack, store
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -29,6 +29,7 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_octets import (
     OCTET,
+    ROWS,
     both_quads,
     either_of,
     in_both_quads,
@@ -40,7 +41,7 @@ from pullback.ops.scan.cpu_octets import (
     store_octets,
     sweep_octets,
 )
-from pullback.ops.scan.cpu_quads import chained
+from pullback.ops.scan.cpu_quads import chained, common_step, straight
 from pullback.ops.scan.cpu_sum import one_nan
 
 LEAST, LIMIT = 2.0**-14, 2.0**15
@@ -128,20 +129,75 @@ def brought_back(p, c, first, v, L):
 @inlined
 def product_tile(at, place, state, rows, L):
     """Whether the tile is tame, and what is carried out of it; if not, nothing is written."""
-    x, y = at
+    x, _ = at
     if not is_tame(x, rows, L):
         return False, state
+    found, after = _found(x, state, rows, L)
+    if any_lane(is_nan(after[0])):
+        return False, state
+    _store_found(at, found, L)
+    return True, after
+
+
+@inlined
+def _found(x, state, rows, L):
+    """What enters the octets of a tame tile, their first quads and products; and the state."""
     factors = load_octets(x, None, 1.0, rows, L)
     first, second = exact_quads(x[0], factors, L)
     c, carry = chained(times, state[0], (first * second,), L)
-    v = products(factors)
+    return (c, first, products(factors)), (carry,)
+
+
+@inlined
+def _store_found(at, found, L):
+    (x, y), (c, first, v) = at, found
     if all_lanes(is_plain(c)):
         store_octets(y, None, plain(x[0], c, first, v, L), 1, L)
-    elif any_lane(is_nan(carry)):
-        return False, state
     else:
         store_octets(y, None, brought_back(x[0], c, first, v, L), 1, L)
-    return True, (carry,)
+
+
+@inlined
+def _tame_tiles(at, k, n, state, way):
+    """Tame tiles from step k on. One is begun before the one before it is finished: what a tile
+    takes from its beginning to its end takes longer than to do as much at once."""
+    none = splat(0.0, 4)
+    zeros = to_f32(splat(0.0, OCTET))
+    found, begun, tame = (none, none, (zeros, zeros, zeros, zeros)), False, True
+    while tame:
+        here = straight(at, k, way)
+        tame = k + ROWS <= n and is_tame(here[0], ROWS, 1)
+        old, after = found, state
+        if tame:
+            found, after = _found(here[0], state, ROWS, 1)
+            tame = not any_lane(is_nan(after[0]))
+        if begun:
+            _store_found(straight(at, k - ROWS, way), old, 1)
+        if tame:
+            state, begun, k = after, True, k + ROWS
+    return k, state
+
+
+@by_type
+def _sweep(at, n, lines, states, L):
+    if L.literal_value == 1:
+        return _along
+    return lambda at, n, lines, states, L: sweep_octets(
+        product_tile, product_octet, product_either, at, n, lines, states, L
+    )
+
+
+def _along(at, n, lines, states, L):
+    state, k, step = states[0], 0, common_step(at)
+    while k < n:
+        if step == 1:
+            k, state = _tame_tiles(at, k, n, state, 1)
+        elif step == -1:
+            k, state = _tame_tiles(at, k, n, state, -1)
+        for _ in range(opaque(min(n - k + OCTET - 1, ROWS) // OCTET)):
+            state = product_octet(moved(at, k, 0), (k, 0), (n - k, 1), state, L)
+            k += OCTET
+    states[0] = state
 
 
 @inlined
@@ -186,6 +242,5 @@ def cumprod_of_halves(task, lo, hi, cells, L):
         for c in range(0, lines, L):
             states[c // L] = start
         at = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-        n = length(task)
-        sweep_octets(product_tile, product_octet, product_either, at, n, lines, states, L)
+        _sweep(at, length(task), lines, states, L)
     fence()
