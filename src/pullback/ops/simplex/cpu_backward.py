@@ -31,7 +31,8 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_steps import LANES, ask_next_of_two, give, is_void, take, take_wide
+from pullback.ops.simplex.cpu_steps import ask, give, is_void, take, take_wide, to_next_of_two
+from pullback.ops.simplex.cpu_traits import LANES
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SPAN,
@@ -68,7 +69,7 @@ def asking(terms: Callable) -> Callable:
 
     @inlined
     def asking_terms(at, left, cells, part, L):
-        ask_next_of_two(at[0], cells[4], L)
+        ask(at[0], cells[4], L)
         return terms(at, left, cells, part, L)
 
     return asking_terms
@@ -85,7 +86,7 @@ def adjoint(
 
     @inlined
     def plain(at, left, cells, part, L):
-        ask_next_of_two(at[1], cells[4], L)
+        ask(at[1], cells[4], L)
         give(at[2], left, gradient(at, left, cells, part, L), L)
 
     @inlined
@@ -114,7 +115,8 @@ def adjoint(
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
         tops, traces = stack(none, PARTS), stack(none, PARTS)
-        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, n, traces
+        ahead = to_next_of_two(source(task, 3, 0, 0), n)
+        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, ahead, traces
         for item in range(lo, hi):
             row, width = strip(task, 3, item)
             dy, y, dx = source(task, 3, 0, row), source(task, 3, 1, row), target(task, 3, row)

@@ -1,5 +1,5 @@
-"""What sparsemax and entmax15 look for in a row: its greatest element, the candidates for the
-support, and sums over them that do not depend on their order.
+"""What sparsemax and entmax15 look for in a row: the candidates for the support, and sums over them
+that do not depend on their order.
 
 Candidates are set aside without a branch for each: a table says where the set bits of a byte are.
 """
@@ -9,18 +9,17 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I8, I32, I64, Lane, Vec, inlined, op, shuffle, splatted
+from pullback.cpu.emit import I8, I32, I64, Vec, inlined, op, shuffle, splatted
 from pullback.cpu.memory import get
-from pullback.cpu.tiles import by_type, moved, stack
+from pullback.cpu.tiles import by_type, stack
 from pullback.cpu.transfer import block_at
-from pullback.cpu.vector import as_float, lane, like, maximum, reduce_max, splat, sqrt, to_i32
-from pullback.ops.simplex.cpu_steps import BF16, CLASSES, LANES, take, whole_steps
-from pullback.ops.simplex.cpu_walk import each
+from pullback.cpu.vector import is_nan, reduce_add, select, splat, sqrt
+from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 
-INFINITY = np.inf
 CANDIDATES = 1024
 SEARCH = 16  # lanes of a search among candidates: usually they are few
 ROOM = CANDIDATES + 2 * LANES
+TO_2_36 = 1.5 * 2.0**16  # the grid of `coarse` whose last place is 2^-36
 LIST = ir.VectorType(I8, CLASSES)
 
 
@@ -53,7 +52,7 @@ def note_places(
 ):
     """Where x >= cut, or is NaN, in a step that begins at j of a row of p's kind: to `places` from
     `count` on. Gives the new count; CLASSES places beyond it are written too."""
-    apart = 2 if p.dtype == BF16 else 1
+    apart = 2 if traits(p).paired else 1
 
     def emit(b, _p, places_, count_, j_, x_, cut_):
         table, start = _table(b, apart), splatted(b, b.trunc(j_, I32), CLASSES)
@@ -86,57 +85,12 @@ def sift(found, places, count, least):
     return kept
 
 
-# --- the greatest element -----------------------------------------------------------------------
-
-
-@inlined
-def _tops(at, left, cells, part, L):
-    tops = cells[0]
-    tops[part] = maximum(take(at[0], left, -INFINITY, L), tops[part])  # the search will find NaN
-
-
-@op
-def _codes(p: types.CPointer, i: types.Integer, n: Lane):
-    """The codes of n neighbours as signed integers."""
-    codes = Vec(types.int16, n.literal_value)
-
-    def emit(b, p_, i_, _):
-        return b.load(block_at(b, p_, i_, codes.llvm), align=2)
-
-    return codes(p, types.int64, n), emit
-
-
-@by_type
-def find_tops(cursor, cells, n, width, L):
-    """cells[0]: the greatest elements of each row, lane by lane. In bf16 the code of what is not
-    negative grows with it, and beyond all codes of what is."""
-
-    def simply(cursor, cells, n, width, L):
-        each(_tops, (cursor,), cells, n, width, L)
-
-    def by_code(cursor, cells, n, width, L):
-        p, i, _, _ = cursor
-        whole, tops = whole_steps((cursor,), n), cells[0]
-        best = splat(np.int16(-1), LANES)
-        for j in range(0, whole, LANES):
-            best = maximum(_codes(p, i + j, LANES), best)
-        code = splat(reduce_max(best), 1)
-        if lane(code, 0) < 0:
-            each(_tops, (cursor,), cells, n, width, L)
-        else:
-            tops[0] = like(tops[0], lane(as_float(to_i32(code) << 16), 0))
-            for j in range(whole, n, LANES):
-                _tops(moved((cursor,), j, 0), n - j, cells, 0, L)
-
-    return by_code if cursor[0].dtype == BF16 and L.literal_value == 1 else simply
-
-
 # --- sums ---------------------------------------------------------------------------------------
 
 
 @inlined
 def coarse(v, grid):
-    """v, between 0 and 1, to a multiple of the grid's last place."""
+    """v, of size up to 1, to a multiple of the grid's last place."""
     return (v + grid) - grid
 
 
@@ -152,13 +106,31 @@ def exactly(p, v, sums, grid):
         high, fine_grid = coarse(v, grid), grid * grid * (2.0**-52 / 1.5)
         return sums[0] + high, sums[1] + coarse(v - high, fine_grid)
 
-    return one if p.dtype == BF16 else two
+    return one if traits(p).brief else two
+
+
+@inlined
+def over_lanes(sums):
+    """Excess and slope of a row from those of its lanes."""
+    excess = reduce_add(sums[0]) + reduce_add(sums[1])
+    return splat(excess, 1), splat(reduce_add(sums[2]), 1)
+
+
+@by_type
+def settled(p, t, rest):
+    """The threshold, as it was left: t and the rest of it. In bf16 a multiple of 2^-36, which is as
+    good; so an element that lies exactly there, as many do, has a result of exactly 0."""
+
+    def rounded(p, t, rest):
+        return coarse(t + rest, TO_2_36), select(is_nan(rest), rest, 0.0)
+
+    return rounded if traits(p).brief else (lambda p, t, rest: (t, rest))
 
 
 @by_type
 def _enough(p):
-    """How close is close enough: rounding, or what bf16 cannot tell."""
-    return (lambda p: 2.0**-30) if p.dtype == BF16 else (lambda p: 2.0**-53)
+    enough = traits(p).enough
+    return lambda p: enough
 
 
 @inlined
@@ -172,3 +144,39 @@ def if_curved(p, grid):
     """The norm bends by no more than n, the grid is larger, and the slope no less than 1: after a
     step s there are less than n/2·s² to go."""
     return sqrt(splat(_enough(p) / grid, 1))
+
+
+# --- the two maps: summands of excess and slope, the step they lead to, the result -------------
+#
+# The slope may be coarse: it steers the steps, the excess says where they end.
+
+
+@inlined
+def linear(u, grid):
+    return u, select(u > 0, 1.0, u)
+
+
+@inlined
+def square(u, grid):
+    return u * u, coarse(u, grid)
+
+
+@inlined
+def by_sum(excess, slope):
+    return (excess - 1.0) / slope
+
+
+@inlined
+def by_norm(excess, slope):
+    norm = sqrt(excess)
+    return (norm - 1.0) * norm / slope
+
+
+@inlined
+def itself(u):
+    return u
+
+
+@inlined
+def squared(u):
+    return u * u

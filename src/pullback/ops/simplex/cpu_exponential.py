@@ -15,7 +15,7 @@ from pullback.cpu.elementary import _mantissa as mantissa
 from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import as_float, as_int, fma, maximum
-from pullback.ops.simplex.cpu_steps import BF16
+from pullback.ops.simplex.cpu_traits import traits
 
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -39,8 +39,7 @@ def floor_of(s):
 @by_type
 def scaled_exp(p, x, bias, floor):
     """e^x·2^s for s integral; NaN stays NaN. Within an ulp. In bf16, which keeps a third of the
-    digits, within two of e^(x + k·drift_of(p)), k = x / log 2: fewer steps, which wait for each
-    other less."""
+    digits, within two of e^(x + k·drift_of(p)), k = x / log 2: fewer steps."""
 
     def exact(p, x, bias, floor):
         x, k, scale = _powers(x, bias, floor)
@@ -50,11 +49,10 @@ def scaled_exp(p, x, bias, floor):
     def short(p, x, bias, floor):
         x, k, scale = _powers(x, bias, floor)
         r = fma(k, -ln2_high(x), x)
-        square = r * r
-        tail = fma(fma(r, C5, C4), square, fma(r, C3, C2))
-        return fma(tail, square, r + 1) * scale
+        tail = fma(fma(fma(r, C5, C4), r, C3), r, C2)
+        return fma(fma(tail, r, 1.0), r, 1.0) * scale
 
-    return short if p.dtype == BF16 else exact
+    return short if traits(p).brief else exact
 
 
 @inlined
@@ -69,7 +67,7 @@ def _powers(x, bias, floor):
 @by_type
 def drift_of(p):
     """What scaled_exp adds to the logarithm with every binade: log 2 less the log 2 it takes."""
-    return (lambda p: LN2_BEYOND_F32) if p.dtype == BF16 else (lambda p: 0.0)
+    return (lambda p: LN2_BEYOND_F32) if traits(p).brief else (lambda p: 0.0)
 
 
 @by_type
@@ -79,4 +77,4 @@ def times(p, e, high, low):
     def exact(p, e, high, low):
         return fma(e, high, e * low)
 
-    return (lambda p, e, high, low: e * high) if p.dtype == BF16 else exact
+    return (lambda p, e, high, low: e * high) if traits(p).brief else exact

@@ -24,7 +24,7 @@ from pullback.cpu.elementary import log, log_joined, log_parts_normal
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
-from pullback.cpu.memory import fence, filled, get, put, scalar
+from pullback.cpu.memory import fence, filled
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, spread, stack
 from pullback.cpu.vector import (
@@ -34,14 +34,16 @@ from pullback.cpu.vector import (
     fma,
     is_nan,
     like,
-    maximum,
     round_even,
     select,
     splat,
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import LN2, bias_of, drift_of, floor_of, scaled_exp, times
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give_inexact, lanes_left, narrowed, take
+from pullback.ops.simplex.cpu_shelf import fetched, has_room, no_shelf, put_aside, shelf
+from pullback.ops.simplex.cpu_steps import ask, give_inexact, take, to_next
+from pullback.ops.simplex.cpu_tops import higher, no_top, peak
+from pullback.ops.simplex.cpu_traits import LANES
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SUMS,
@@ -49,11 +51,10 @@ from pullback.ops.simplex.cpu_walk import (
     each,
     each_rarely,
     exists,
-    greatest,
     source,
     strip,
     target,
-    total,
+    total_of_positive,
     walk,
 )
 
@@ -61,7 +62,6 @@ INFINITY, NAN = np.inf, np.nan
 FAR = 2048.0
 HEADROOM = 64.0  # binades from a maximum of 1 up: terms are normal even where results are not
 NEAR = 8.0  # binades by which a guess may be off
-KEPT = 1 << 15  # exponentials of a row kept on the stack; those of longer rows are computed twice
 LOG2_E, LN2_LOW = 1.4426950408889634, 2.3190468138462996e-17
 PEAKED = 0.5  # a smaller log-sum needs more digits than the sum has
 DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
@@ -93,14 +93,14 @@ def _nearest_power(top):
 
 
 @inlined
-def _take_aim(p, cells, part, wanted):
+def _take_aim(p, cells, part, wanted, L):
     """Aim at the wanted sum. Gives the lanes whose origin is 0 and nothing special."""
     tops, peaks, guesses, powers, aim = cells[:5]
     origins, biases, floors, owns = aim
     top = peaks[part]
     origin, power, own = like(top, 0.0), to_f64(guesses[part]), 1.0
     if wanted == GUESS:
-        tops[part] = like(tops[part], -INFINITY)
+        tops[part] = no_top(p, L)
     elif wanted == EXACT:
         origin = select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
         power = _nearest_power(top)
@@ -124,44 +124,35 @@ def _fits(cells, part):
 # --- their sum, and what follows from it --------------------------------------------------------
 
 
-@by_type
-def _keep(kept, left, e):
-    """Put exponentials of a short row aside."""
-
-    def put_aside(kept, left, e):
-        room, n = kept
-        put(room, (n - lanes_left(left)) % KEPT, 1, e, False)  # of longer rows in vain
-        return e
-
-    return (lambda kept, left, e: e) if isinstance(kept, types.NoneType) else put_aside
-
-
-def _again(exponential: Callable) -> Callable:
-    """The exponentials once more: those put aside, or computed."""
+def _computed(exponential: Callable) -> Callable:
+    """The exponentials once more."""
 
     @inlined
     def compute(at, left, cells, part, L):
         return exponential(at[0][0], take(at[0], left, 0.0, L), cells[4], part)
 
-    @by_type
-    def again(at, left, cells, part, L):
-        def fetch(at, left, cells, part, L):
-            room, n = cells[-1]
-            if n <= KEPT:
-                return get(room, n - lanes_left(left), 1, LANES)
-            return compute(at, left, cells, part, L)
+    return compute
 
-        return compute if isinstance(cells[-1], types.NoneType) else fetch
 
-    return again
+_near_computed, _any_computed = _computed(_near), _computed(_anywhere)
+
+
+@by_type
+def _kept(at, left, cells, part, L):
+    """The exponentials put aside, or computed if none are."""
+
+    def fetch(at, left, cells, part, L):
+        return fetched(cells[-1], left)
+
+    return _near_computed if isinstance(cells[-1], types.NoneType) else fetch
 
 
 def _term(exponential: Callable) -> Callable:
     @inlined
     def term(at, left, cells, part, L):
         x, tops = take(at[0], left, -INFINITY, L), cells[0]
-        tops[part] = maximum(narrowed(x, L), tops[part])  # passes over NaN, which the sum will show
-        return _keep(cells[-1], left, exponential(at[0][0], x, cells[4], part)), None
+        tops[part] = higher(at[0], left, x, tops[part], L)
+        return put_aside(cells[-1], left, exponential(at[0][0], x, cells[4], part)), None
 
     return term
 
@@ -172,19 +163,21 @@ _near_term, _any_term = _term(_near), _term(_anywhere)
 def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
     """A kernel body: judge(p, cells, part, sum, there, found) takes a sum and says which to make
     next; settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
-    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept."""
+    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept; the guarded
+    steps compute them again."""
     plain, guarded = steps
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         terms, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
-        fours, sums, none = stack(terms, SUMS), stack((nought, nought), SUMS), narrowed(terms, L)
-        tops, peaks, guesses = stack(none, PARTS), stack(nought, PARTS), stack(zero, PARTS)
+        fours, sums = stack(terms, SUMS), stack((nought, nought), SUMS)
+        tops, peaks, guesses = stack(no_top(p, L), PARTS), stack(nought, PARTS), stack(zero, PARTS)
         powers, measures = stack(nought, PARTS), stack(nought, PARTS)
         aim = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         final = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = tops, peaks, guesses, powers, aim, measures, final, n, room(p, n, L)
+        ahead, kept = to_next(source(task, 2, 0, 0), n), room(p, n, L)
+        cells = tops, peaks, guesses, powers, aim, measures, final, ahead, kept
         for part in range(PARTS):
             guesses[part] = zero
         for item in range(lo, hi):
@@ -195,15 +188,15 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
             while wanted != DONE:
                 near = True
                 for part in range(parts):
-                    near = all_lanes(_take_aim(p, cells, part, wanted)) and near
+                    near = all_lanes(_take_aim(p, cells, part, wanted, L)) and near
                 if near:
-                    total(_near_term, (x,), cells, n, width, fours, sums, L)
+                    total_of_positive(_near_term, (x,), cells, n, width, fours, sums, L)
                 else:
-                    total(_any_term, (x,), cells, n, width, fours, sums, L)
+                    total_of_positive(_any_term, (x,), cells, n, width, fours, sums, L)
                 found, wanted = wanted, DONE
                 for part in range(parts):
                     there = exists(width - part * LANES, L)
-                    peaks[part] = greatest(tops[part], L)
+                    peaks[part] = peak(tops[part], L)
                     if found == GUESS and not all_lanes(_fits(cells, part) | ~there):
                         wanted = EXACT
                     sum = sums[part][0] + sums[part][1]
@@ -212,7 +205,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
             for part in range(parts):
                 there = exists(width - part * LANES, L)
                 usual = all_lanes(settle(p, cells, part) | ~there) and usual
-            if usual:
+            if usual and has_room(kept):
                 each(plain, (x, y), cells, n, width, L)
             else:
                 each_rarely(guarded, (x, y), cells, n, width, L)
@@ -222,17 +215,6 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
 
 
 # --- softmax ------------------------------------------------------------------------------------
-
-
-@by_type
-def _shelf(p, n, L):
-    along = L.literal_value == 1
-    return (lambda p, n, L: (stack(scalar(p, 0.0), KEPT), n)) if along else _nowhere
-
-
-@inlined
-def _nowhere(p, n, L):
-    return None
 
 
 @inlined
@@ -253,9 +235,7 @@ def _invert(p, cells, part):
     return (absolute(peaks[part]) < FAR) & (sum > 0)
 
 
-def _probabilities(exponential: Callable) -> Callable:
-    again = _again(exponential)
-
+def _probabilities(again: Callable) -> Callable:
     @inlined
     def probability(at, left, cells, part, L):
         high, low, _, _ = cells[6]
@@ -265,12 +245,12 @@ def _probabilities(exponential: Callable) -> Callable:
     return probability
 
 
-_near_probability, _any_probability = _probabilities(_near), _probabilities(_anywhere)
+_near_probability, _any_probability = _probabilities(_kept), _probabilities(_any_computed)
 
 
 @inlined
 def _write_probability(at, left, cells, part, L):
-    ask_next(at[0], cells[7], L)
+    ask(at[0], cells[7], L)
     give_inexact(at[1], left, _near_probability(at, left, cells, part, L), L)
 
 
@@ -359,7 +339,7 @@ def _log_probability(at, left, cells, part, L):
 
 @inlined
 def _write_log(at, left, cells, part, L):
-    ask_next(at[0], cells[7], L)
+    ask(at[0], cells[7], L)
     give_inexact(at[1], left, _log_probability(at, left, cells, part, L), L)
 
 
@@ -372,8 +352,8 @@ def _write_any_log(at, left, cells, part, L):
     give_inexact(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
 
 
-softmax = normalised(_shelf, _take_sum, _invert, (_write_probability, _write_any_probability))
-log_softmax = normalised(_nowhere, _take_log, _offsets, (_write_log, _write_any_log))
+softmax = normalised(shelf, _take_sum, _invert, (_write_probability, _write_any_probability))
+log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_any_log))
 
 
 @kernel

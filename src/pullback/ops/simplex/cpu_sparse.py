@@ -2,13 +2,15 @@
 
 τ is the root of a convex decreasing function of t, the excess: Σ max(z - t, 0) - 1 for sparsemax,
 the Euclidean norm of max(z - t, 0) minus 1 for entmax15, with z = (x - m)·scale. Newton's method
-from t = -1 climbs to it without ever passing it (for sparsemax that is Michelot's algorithm).
-Each step leaves excess' / excess + slope' / slope <= 1, so the product of the two falls to a
-quarter: log2(n) + 30 steps reach the last bit of an f64 whatever the row, and usually six do.
+from t = -1 climbs to it without ever passing it (for sparsemax that is Michelot's algorithm). Its
+first step looks at eight elements alone, the greatest of each class of positions (not in f64): the
+root of fewer lies no higher, and from there on candidates are few. Each step leaves excess' /
+excess + slope' / slope <= 1, so the product of the two falls to a quarter: log2(n) + 30 steps reach
+the last bit of an f64 whatever the row, and usually six do.
 
 The steps look only at the candidates z >= t, set aside if they are few. The sums are exact: each
 term is cut into pieces that are multiples of fixed powers of two, and those add up without
-rounding. So neither their order nor how many others were looked at changes the bits.
+rounding: neither their order nor how many others were looked at changes them.
 
 Cells of a row: the greatest x, lane by lane; what is taken off x, first and then in two pieces;
 the x that has its own result, if the top is infinite, and that result.
@@ -36,34 +38,40 @@ from pullback.cpu.vector import (
     like,
     mask_bits,
     maximum,
-    reduce_add,
     round_even,
     select,
     set_lane,
     splat,
-    sqrt,
     to_f64,
 )
 from pullback.ops.simplex.cpu_candidates import (
     CANDIDATES,
     ROOM,
     SEARCH,
-    coarse,
+    by_norm,
+    by_sum,
     exactly,
-    find_tops,
     if_curved,
     if_straight,
+    itself,
+    linear,
     note_places,
+    over_lanes,
+    settled,
     sift,
+    square,
+    squared,
 )
-from pullback.ops.simplex.cpu_steps import LANES, ask_next, give, take, whole_steps
+from pullback.ops.simplex.cpu_steps import ask, give, take, to_next, whole_steps
+from pullback.ops.simplex.cpu_tops import by_class, no_top, summit, survey
+from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
+    SPAN,
     computed,
     each,
     each_rarely,
     exists,
-    greatest,
     source,
     strip,
     target,
@@ -116,11 +124,6 @@ def projected(
             x = take(moved((cursor,), j, 0)[0], n - j, -INFINITY, 1)
             sums = add(cursor[0], relative(x, top), t, grid, sums)
         return over_lanes(sums)
-
-    @inlined
-    def over_lanes(sums):
-        excess = reduce_add(sums[0]) + reduce_add(sums[1])
-        return splat(excess, 1), splat(reduce_add(sums[2]), 1)
 
     @inlined
     def across(cursor, n, left, top, t, grid):
@@ -194,7 +197,7 @@ def projected(
         step = splat(0.0, 1)
         put(found, count, 1, splat(-INFINITY, SEARCH), False)
         for number in range(STEPS):
-            if count > SEARCH and 0 < number < 3:
+            if count > 2 * SEARCH and 0 < number < 3:
                 count = sift(found, places, count, lane(t, 0))
                 put(found, count, 1, splat(-INFINITY, SEARCH), False)
             excess, slope = among(p, found, count, t, grid)
@@ -215,12 +218,37 @@ def projected(
         return t, step, MANY
 
     @by_type
-    def search(cursor, n, left, top, grid, found, places, L):
+    def first_step(p, tops, part, top, grid, L):
+        """Where the search begins."""
+
+        def row(p, tops, part, top, grid, L):
+            z = relative(by_class(tops[0]), top)
+            zero = like(z, 0.0)
+            return beyond(*over_lanes(add(p, z, splat(-1.0, 1), grid, (zero, zero, zero))))
+
+        def columns(p, tops, part, top, grid, L):
+            zero = splat(0.0, LANES)
+            sums = zero, zero, zero
+            for k in range(CLASSES):
+                sums = add(p, relative(tops[k * PARTS + part], top), like(top, -1.0), grid, sums)
+            return beyond(sums[0] + sums[1], sums[2])
+
+        if not traits(p).hinted:
+            return lambda p, tops, part, top, grid, L: like(top, -1.0)
+        return row if L.literal_value == 1 else columns
+
+    @inlined
+    def beyond(excess, slope):
+        step = stride(excess, slope)
+        return select(step > 0, step - 1.0, -1.0)
+
+    @by_type
+    def search(cursor, n, left, top, t, grid, found, places, L):
         """The threshold of each row, and what rounding left of the last step: NaN if there was.
         Along a row also how many candidates are left, if they are few."""
 
-        def row(cursor, n, left, top, grid, found, places, L):
-            t, step = splat(-1.0, 1), splat(0.0, 1)
+        def row(cursor, n, left, top, t, grid, found, places, L):
+            step = splat(0.0, 1)
             for _ in range(STEPS):
                 count = gather(cursor, n, top, t, found, places)
                 if count <= CANDIDATES:
@@ -232,8 +260,8 @@ def projected(
                     break
             return t, step, MANY
 
-        def columns(cursor, n, left, top, grid, found, places, L):
-            t, step = splat(-1.0, LANES), splat(0.0, LANES)
+        def columns(cursor, n, left, top, t, grid, found, places, L):
+            step = splat(0.0, LANES)
             lists, counts = stack(0.0, COLUMNS_ROOM), stack(0, LANES)
             for _ in range(STEPS):
                 if gather_columns(cursor, n, left, top, t, lists, counts):
@@ -252,6 +280,7 @@ def projected(
         """Cells of the results. Of large x the top is taken off first, which is exact. Gives the
         lanes that are usual."""
         _, shifts, high, low, marks, values = cells[:6]
+        t, rest = settled(p, t, rest)
         infinite = absolute(top) == INFINITY
         shift = select((absolute(top) < 2) | infinite, 0.0, top)
         start = select((shift == 0) & ~infinite, top, 0.0) * scale
@@ -273,12 +302,12 @@ def projected(
 
     @inlined
     def plain(at, left, cells, part, L):
-        ask_next(at[0], cells[6], L)
+        ask(at[0], cells[6], L)
         give(at[1], left, result(take(at[0], left, 0.0, L), cells, part), L)
 
     @inlined
     def nothing(at, left, cells, part, L):
-        ask_next(at[0], cells[6], L)
+        ask(at[0], cells[6], L)
         give(at[1], left, filled(at[1][0], 0.0, LANES), L)
 
     @by_type
@@ -309,26 +338,29 @@ def projected(
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
-        none, zero = filled(p, -INFINITY, LANES), filled(p, 0.0, L)
+        zero = filled(p, 0.0, L)
         found, places, few = stack(0.0, ROOM), stack(np.int32(0), ROOM), MANY
-        tops, shifts, high = stack(none, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        tops, shifts, high = (
+            stack(no_top(p, L), SPAN),
+            stack(zero, PARTS),
+            stack(zero, PARTS),
+        )
         low, marks, values = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = tops, shifts, high, low, marks, values, n
+        cells = tops, shifts, high, low, marks, values, to_next(source(task, 2, 0, 0), n)
         grid = 3.0
         while grid < 3.0 * n:
             grid *= 2.0
         for item in range(lo, hi):
             row, width = strip(task, 2, item)
             x, y = source(task, 2, 0, row), target(task, 2, row)
-            for part in range(PARTS):
-                tops[part] = none
-            find_tops(x, cells, n, width, L)
+            survey(x, cells, n, width, L)
             usual = True
             for c in range(0, width, LANES):
                 part = c // LANES
-                top = greatest(tops[part], L)
+                top = summit(tops, part, L)
                 at, there = moved((x,), 0, c)[0], exists(width - c, L)
-                t, rest, few = search(at, n, width - c, top, grid, found, places, L)
+                t = first_step(p, tops, part, top, grid, L)
+                t, rest, few = search(at, n, width - c, top, t, grid, found, places, L)
                 usual = all_lanes(settle(p, cells, part, top, t, rest) | ~there) and usual
             if usual:
                 if not write_few(x, y, cells, places, few, n, L):
@@ -340,42 +372,8 @@ def projected(
     return run
 
 
-# The slope may be coarse: it steers the steps, the excess says where they end.
-
-
-@inlined
-def _linear(u, grid):
-    return u, select(u > 0, 1.0, u)
-
-
-@inlined
-def _square(u, grid):
-    return u * u, coarse(u, grid)
-
-
-@inlined
-def _by_sum(excess, slope):
-    return (excess - 1.0) / slope
-
-
-@inlined
-def _by_norm(excess, slope):
-    norm = sqrt(excess)
-    return (norm - 1.0) * norm / slope
-
-
-@inlined
-def _itself(u):
-    return u
-
-
-@inlined
-def _squared(u):
-    return u * u
-
-
-sparsemax = projected(1.0, _linear, _by_sum, _itself, if_straight)
-entmax15 = projected(0.5, _square, _by_norm, _squared, if_curved)
+sparsemax = projected(1.0, linear, by_sum, itself, if_straight)
+entmax15 = projected(0.5, square, by_norm, squared, if_curved)
 
 
 @kernel

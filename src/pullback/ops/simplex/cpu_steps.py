@@ -35,14 +35,12 @@ from pullback.cpu.emit import (
 from pullback.cpu.memory import get, get_wide, prefetch, put
 from pullback.cpu.tiles import by_type, load, load_wide, store
 from pullback.cpu.transfer import block_at, gathered, lane_bytes, scattered, stored
+from pullback.ops.simplex.cpu_traits import BF16, CLASSES, LANES, traits
 
-LANES = 32  # four vectors of eight: their chains of arithmetic hide each other's latency
-CLASSES = 8  # lanes of one vector
 AHEAD = 16  # steps from a fetch across columns to its use
 LINE = 512  # bits of a cache line
 # Bits of a row that leaves room for the next in the caches of a core; of two rows read at a time.
 NEXT, NEXT_OF_TWO = 1 << 21, 1 << 19
-BF16 = types.uint16  # its storage
 F32 = ir.FloatType()
 
 
@@ -151,7 +149,7 @@ def _rounded_from_zero(p: types.CPointer, v: Vec):
     """v if p holds anything but bf16; else v as bf16 will have it."""
 
     def emit(b, _, v_):
-        if p.dtype != BF16:
+        if not traits(p).paired:
             return v_
         bits = _from_zero(b, _bits(b, v_))
         return b.bitcast(b.and_(bits, constant(bits.type, 0xFFFF0000)), v.llvm)
@@ -162,11 +160,11 @@ def _rounded_from_zero(p: types.CPointer, v: Vec):
 @by_type
 def lane_of(p, j):
     """The lane of position j of a row, modulo CLASSES."""
-    return (lambda p, j: j // 2 % CLASSES) if p.dtype == BF16 else (lambda p, j: j % CLASSES)
+    return (lambda p, j: j // 2 % CLASSES) if traits(p).paired else (lambda p, j: j % CLASSES)
 
 
 def _in_pairs(cursor, L):
-    return cursor[0].dtype == BF16 and L.literal_value == 1
+    return traits(cursor[0]).paired and L.literal_value == 1
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -181,34 +179,29 @@ def _ask_ahead(cursor):
 
 
 @by_type
-def ask(cursor, ahead):
-    """Fetch the step of neighbours that lies so many elements ahead."""
+def ask(cursor, ahead, L):
+    """Along a row, fetch the step of neighbours that lies so many elements ahead."""
     line = LINE // cursor[0].dtype.bitwidth
 
-    def lines(cursor, ahead):
+    def row(cursor, ahead, L):
         for k in range(0, LANES, line):
             prefetch(cursor[0], cursor[1] + ahead + k)
 
-    return lines
+    return row if L.literal_value == 1 else (lambda cursor, ahead, L: None)
 
 
-def _asker(bits: int) -> Callable:
+def _reach(bits: int) -> Callable:
     @by_type
-    def ask_next(cursor, n, L):
+    def to_next(cursor, n):
         longest = bits // cursor[0].dtype.bitwidth
+        return lambda cursor, n: n if cursor[2] == 1 and n <= longest else 0
 
-        def row(cursor, n, L):
-            if cursor[2] == 1 and n <= longest:
-                ask(cursor, n)
-
-        return row if L.literal_value == 1 else (lambda cursor, n, L: None)
-
-    return ask_next
+    return to_next
 
 
-# Along a row, fetch from the next one what lies here in this one: while it is computed, memory has
-# nothing else to do.
-ask_next, ask_next_of_two = _asker(NEXT), _asker(NEXT_OF_TWO)
+# How far ahead to ask: for what lies here in the next row, since memory has nothing else to do
+# while this one is computed; nowhere if that would drive out what this one still needs.
+to_next, to_next_of_two = _reach(NEXT), _reach(NEXT_OF_TWO)
 
 
 def _taker(get: Callable, load: Callable) -> Callable:

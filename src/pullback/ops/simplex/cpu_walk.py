@@ -5,8 +5,8 @@ written once, for cursors that stand where the step begins. What it knows of eac
 *cells*, vectors of L lanes on the stack, one for each part.
 
 Sums have one association in both: by the lane that a position has in a step along the row, modulo
-CLASSES, four terms at a time in their own type, then in f64. So the bits do not depend on the
-layout.
+CLASSES, four terms at a time in their own type, then in f64; more at a time if they are halves and
+none is negative. So the bits do not depend on the layout.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -19,21 +19,13 @@ from numba import types
 from pullback.cpu.emit import Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
-from pullback.cpu.memory import STORAGE, is_aligned
+from pullback.cpu.memory import STORAGE, filled, is_aligned
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import like, splat, to_f64
-from pullback.ops.simplex.cpu_steps import (
-    CLASSES,
-    LANES,
-    ask,
-    ask_next,
-    is_void,
-    lane_of,
-    whole_steps,
-)
+from pullback.ops.simplex.cpu_steps import ask, is_void, lane_of, to_next, whole_steps
+from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 
-BLOCK = 4 * CLASSES
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
@@ -86,7 +78,7 @@ def _is_f64(p):
     return STORAGE[p.dtype].compute == types.float64
 
 
-def _pair(b, kind, first, second):
+def pair(b, kind, first, second):
     pair = b.insert_value(ir.Constant(kind, ir.Undefined), first, 0)
     return b.insert_value(pair, second, 1)
 
@@ -108,7 +100,7 @@ def _plus(p: types.CPointer, sums: types.BaseTuple, v: object):
                 rest = b.fadd(rest, error)
         else:
             total = b.fadd(total, _cast(b, reduce(b.fadd, quarters), total.type))
-        return _pair(b, sums_.type, total, rest)
+        return pair(b, sums_.type, total, rest)
 
     return sums(p, sums, v), emit
 
@@ -120,7 +112,7 @@ def _joined(u: types.BaseTuple, v: types.BaseTuple):
     def emit(b, u_, v_):
         (a, c), (d, e) = ([b.extract_value(w, k) for k in (0, 1)] for w in (u_, v_))
         total, error = _two_sum(b, a, d)
-        return _pair(b, u_.type, total, b.fadd(b.fadd(c, e), error))
+        return pair(b, u_.type, total, b.fadd(b.fadd(c, e), error))
 
     return u(u, v), emit
 
@@ -138,7 +130,7 @@ def _summation(along: Callable) -> Callable:
                 first, second = _plus(p, first, u), _plus(p, second, v)
             sums[0], sums[SPAN] = _over_lanes(first), _over_lanes(second)
 
-        return row if L.literal_value == 1 else _total_across
+        return row if L.literal_value == 1 else _across(LANES)
 
     return total
 
@@ -169,10 +161,10 @@ def _along_few(term, cursors, cells, n, whole):
             count += 0 if is_void(moved(cursors, 0, j)[1], (n - j,)) else 1
         if n > SEEN * LANES:
             for k in range(count):
-                ask(moved(cursors, 0, places[k])[0], 0)
+                ask(moved(cursors, 0, places[k])[0], 0, 1)
         else:
             for j in range(start, end, LANES):
-                ask_next(moved(cursors, 0, j)[0], n, 1)
+                ask(moved(cursors, 0, j)[0], to_next(cursors[0], n), 1)
         for k in range(count):
             j = places[k]
             u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
@@ -180,32 +172,74 @@ def _along_few(term, cursors, cells, n, whole):
     return first, second
 
 
-def _total_across(term, cursors, cells, n, width, fours, sums, L):
-    p = cursors[0][0]
-    for k in range(SUMS):
-        sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
-    for start in range(0, n, BLOCK):
+def _across(run: int) -> Callable:
+    """The sum where `run` positions at a time add up in their own type."""
+
+    def total(term, cursors, cells, n, width, fours, sums, L):
+        p = cursors[0][0]
         for k in range(SUMS):
-            fours[k] = like(fours[k], 0.0)
-        for j in range(start, min(start + BLOCK, n)):
-            for c in range(0, width, LANES):
-                u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
-                k = lane_of(p, j) * PARTS + c // LANES
-                _note(p, fours, sums, k, u)
-                _note(p, fours, sums, k + SPAN, v)
-        _close(p, fours, sums)
-    reach = SPAN // 2
-    while reach >= PARTS:
-        for k in range(reach):
-            sums[k] = _joined(sums[k], sums[k + reach])
-            sums[k + SPAN] = _joined(sums[k + SPAN], sums[k + SPAN + reach])
-        reach //= 2
+            sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
+        for start in range(0, n, run):
+            for k in range(SUMS):
+                fours[k] = like(fours[k], 0.0)
+            for j in range(start, min(start + run, n)):
+                for c in range(0, width, LANES):
+                    u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
+                    k = lane_of(p, j) * PARTS + c // LANES
+                    _note(p, fours, sums, k, u)
+                    _note(p, fours, sums, k + SPAN, v)
+            _close(p, fours, sums)
+        reach = SPAN // 2
+        while reach >= PARTS:
+            for k in range(reach):
+                sums[k] = _joined(sums[k], sums[k + reach])
+                sums[k + SPAN] = _joined(sums[k + SPAN], sums[k + SPAN + reach])
+            reach //= 2
+
+    return total
 
 
 # total(term, cursors, cells, n, width, fours, sums, L): sums over each row of the two vectors of
 # term(cursors, left, cells, part, L), the second of which may be None: in sums[part] and
 # sums[SPAN + part]. `fours` and `sums` have SUMS cells of the terms' type and of pairs of f64.
 total, total_of_few = _summation(_along), _summation(_along_few)
+
+
+@by_type
+def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
+    """The sum of first vectors, of which no lane is negative: runs of them in their own type."""
+    run = traits(cursors[0][0]).run
+
+    def simply(term, cursors, cells, n, width, fours, sums, L):
+        total(term, cursors, cells, n, width, fours, sums, L)
+
+    def row(term, cursors, cells, n, width, fours, sums, L):
+        p, whole = cursors[0][0], whole_steps(cursors, n)
+        zero, nothing = splat(0.0, CLASSES), filled(p, 0.0, CLASSES)
+        sum = zero
+        for start in range(0, n, run):
+            some, end = nothing, min(start + run, n)
+            for j in range(start, min(end, whole), LANES):
+                some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, 0, 1)[0])
+            for j in range(max(start, whole), end, LANES):
+                some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, 0, 1)[0])
+            sum += to_f64(some)
+        sums[0] = _over_lanes((sum, zero))
+
+    if run == LANES:
+        return simply
+    return row if L.literal_value == 1 else _across(run)
+
+
+@op
+def _run_on(sum: Vec, v: Vec):
+    """A sum by classes with the terms of v, one after the other."""
+
+    def emit(b, sum_, v_):
+        quarters = [shuffle(b, v_, v_, range(k, k + sum.n)) for k in range(0, v.n, sum.n)]
+        return reduce(b.fadd, quarters, sum_)
+
+    return sum(sum, v), emit
 
 
 @by_type
@@ -238,7 +272,7 @@ def _close(p, fours, sums):
 def _over_lanes(sums: types.BaseTuple):
     """The sum of all classes, as a pair of one lane: the tree that `total` has across columns."""
     one = Vec(types.float64, 1)
-    pair = types.UniTuple(one, 2)
+    sum = types.UniTuple(one, 2)
 
     def emit(b, sums_):
         total, rest = b.extract_value(sums_, 0), b.extract_value(sums_, 1)
@@ -249,9 +283,9 @@ def _over_lanes(sums: types.BaseTuple):
             )
             total, error = _two_sum(b, a, d)
             rest = b.fadd(b.fadd(c, e), error)
-        return _pair(b, ir.ArrayType(one.llvm, 2), total, rest)
+        return pair(b, ir.ArrayType(one.llvm, 2), total, rest)
 
-    return pair(sums), emit
+    return sum(sums), emit
 
 
 @op
