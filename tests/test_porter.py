@@ -146,7 +146,7 @@ def test_out_of_memory_is_an_error_like_any_other(monkeypatch: pytest.MonkeyPatc
     function, x = stranger_to_all("cumsum"), np.ones(1 << 18, np.float32)
     function(x, 0)
     before = sys.getrefcount(x)
-    monkeypatch.setattr("pullback.tensor.recycle._recycled", none_left)
+    monkeypatch.setattr("pullback.tensor.recycle._take", none_left)
     with pytest.raises(MemoryError):
         ask(function, x, 0)
     assert sys.getrefcount(x) == before

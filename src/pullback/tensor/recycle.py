@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 
@@ -88,8 +88,10 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
     """`empty` for many arrays of one kind."""
-    small = prod(shape) * dtype.itemsize < _SMALLEST
-    return partial(_fresh if small else empty, shape, dtype)
+    size = prod(shape) * dtype.itemsize
+    if size < _SMALLEST:
+        return partial(_fresh, shape, dtype)
+    return partial(_recycled, shape, dtype, size)
 
 
 def is_from_numpy(make: Callable[[], Any]) -> bool:
@@ -137,6 +139,7 @@ def _recycled(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> NDArra
     return np.ndarray(shape, dtype, lease)
 
 
+@lru_cache
 def _size_class(size: int) -> int:
     """Round up to an eighth of a power of two: at most 12.5 % more than asked for."""
     step = 1 << (size.bit_length() - 4)
@@ -172,10 +175,16 @@ def _give_back(claim: weakref.ref[NDArray[Any]]) -> None:
 
 def _trim(limit: int) -> None:
     """Free the blocks unused for longest until the rest fits the limit."""
-    homes = _homes.copy()
-    while sum([size * len(home) for size, home in homes.items()]) > limit:
+    while _idle_bytes() > limit:
         with suppress(IndexError):  # another thread may have emptied it
-            min(homes.values(), key=_oldest).popleft()
+            min(_homes.copy().values(), key=_oldest).popleft()
+
+
+def _idle_bytes() -> int:
+    held = 0
+    for size, home in tuple(_homes.items()):
+        held += size * len(home)
+    return held
 
 
 def _oldest(home: deque[_Block]) -> float:
