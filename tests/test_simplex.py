@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pullback
+from pullback.ops.simplex.cpu_shelf import KEPT
 from pullback.ops.simplex.cpu_sparse import STEPS
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
@@ -87,6 +88,17 @@ def test_permutations_pass_through(op: str, dtype: Any, shape: Any) -> None:
     if op in SPARSE:  # their sums are exact, so even the bits are the same
         np.testing.assert_array_equal(got, want)
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=4 * epsilon(dtype))
+
+
+@dtypes
+def test_rows_too_long_to_be_kept(dtype: Any) -> None:
+    """Their exponentials are computed twice; across columns nothing is kept of any row."""
+    x = rows((3, KEPT + 37), dtype)
+    y = pullback.softmax(x)
+    np.testing.assert_array_equal(pullback.softmax(np.asfortranarray(x)), y)
+    p = np.exp(x.astype(np.longdouble))
+    want = (p / p.sum(-1, keepdims=True)).astype(float)
+    np.testing.assert_allclose(y.astype(float), want, rtol=4 * epsilon(dtype), atol=2.0**-25)
 
 
 @maps

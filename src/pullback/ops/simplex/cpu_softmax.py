@@ -163,9 +163,17 @@ _near_term, _any_term = _term(_near), _term(_anywhere)
 def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
     """A kernel body: judge(p, cells, part, sum, there, found) takes a sum and says which to make
     next; settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
-    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept; the guarded
-    steps compute them again."""
-    plain, guarded = steps
+    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept, if they are
+    few; the steps of longer rows, and the guarded ones, compute them again."""
+    plain, longer, guarded = steps
+
+    @by_type
+    def write_long(cursors, cells, n, width, L):
+        def row(cursors, cells, n, width, L):
+            each(longer, cursors, cells, n, width, L)
+
+        never = isinstance(cells[-1], types.NoneType)
+        return (lambda cursors, cells, n, width, L: None) if never else row
 
     @inlined
     def run(task, lo, hi, L):
@@ -207,6 +215,8 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
                 usual = all_lanes(settle(p, cells, part) | ~there) and usual
             if usual and has_room(kept):
                 each(plain, (x, y), cells, n, width, L)
+            elif usual:
+                write_long((x, y), cells, n, width, L)
             else:
                 each_rarely(guarded, (x, y), cells, n, width, L)
         fence()
@@ -245,13 +255,20 @@ def _probabilities(again: Callable) -> Callable:
     return probability
 
 
-_near_probability, _any_probability = _probabilities(_kept), _probabilities(_any_computed)
+_kept_probability, _near_probability = _probabilities(_kept), _probabilities(_near_computed)
+_any_probability = _probabilities(_any_computed)
 
 
-@inlined
-def _write_probability(at, left, cells, part, L):
-    ask(at[0], cells[7], L)
-    give_inexact(at[1], left, _near_probability(at, left, cells, part, L), L)
+def _writer(probability: Callable) -> Callable:
+    @inlined
+    def write(at, left, cells, part, L):
+        ask(at[0], cells[7], L)
+        give_inexact(at[1], left, probability(at, left, cells, part, L), L)
+
+    return write
+
+
+_write_probability, _write_long = _writer(_kept_probability), _writer(_near_probability)
 
 
 @inlined
@@ -352,8 +369,10 @@ def _write_any_log(at, left, cells, part, L):
     give_inexact(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
 
 
-softmax = normalised(shelf, _take_sum, _invert, (_write_probability, _write_any_probability))
-log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_any_log))
+softmax = normalised(
+    shelf, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
+)
+log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_log, _write_any_log))
 
 
 @kernel
