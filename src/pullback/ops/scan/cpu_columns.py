@@ -11,8 +11,7 @@ bits; only the way from block to block differs.
     running(v, W)                    the sums of each block's steps so far
     over(v, fill, k, W)              one level of that tree: what the later k of 2·k steps add
     mirrored(v, W)                   the steps of each block, last one first
-    sweep_groups(...)                over groups of tiles: each pass over a group is a short loop
-                                     whose turns do not wait for each other
+    group_at(cursors, g, W, L)       tile g of a group: cpu_groups walks over them
 """
 
 from collections.abc import Callable
@@ -37,19 +36,15 @@ from pullback.cpu.emit import (
 from pullback.cpu.kernel import words
 from pullback.cpu.loops import step
 from pullback.cpu.memory import STORAGE, _decoded, _encoded
-from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import AXIS
-from pullback.cpu.tiles import _joined, _Tile, by_type, literal, moved
+from pullback.cpu.tiles import _joined, _Tile, by_type, literal
 from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
-from pullback.ops.scan.cpu_quads import common_step
 
 Pointer: Any = types.CPointer
 STEPS: Final = 8
 GROUPS: Final = 8  # tiles that are worked on together
 PARTS: Final = 2 * GROUPS
 _REGISTER: Final = 32  # bytes
-PITCH: Final = 1024 + 32  # elements between rows of a box
-BOX: Final = STEPS * PITCH
 
 
 @op
@@ -340,60 +335,3 @@ def group_at(cursors: types.BaseTuple, g: types.Integer, W: Lane, L: Lane):
 def cell_of(g, L):
     """Which state belongs to a group."""
     return (lambda g, L: 0) if L.literal_value == 1 else (lambda g, L: g)
-
-
-@by_type
-def sweep_groups(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
-    """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
-    tiles; what it leaves, and parts, by tile(cursors, size, state, L) -> state. The last `left`
-    steps belong to a part: a tile that looks one step ahead stays inside. The second cursor is the
-    output's. Across, its rows wait in the box and leave as whole ones: rows a power of two apart
-    meet in the same set of the cache."""
-    return _along if L.literal_value == 1 else _across
-
-
-def _along(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
-    rows = columns_rows(W, L)
-    k = 0
-    end = n // rows * rows if common_step(cursors) != 0 else 0
-    while k < end:
-        groups, here = min(GROUPS, (end - k) // rows), moved(cursors, k, 0)
-        if usual(here, groups, states, 0, rooms, L):
-            k += groups * rows
-        else:
-            for g in range(groups):
-                if k + rows + left <= n:
-                    states[0] = tile(group_at(here, g, W, L), None, states[0], L)
-                    k += rows
-                else:
-                    end = k
-    while k < n:
-        states[0] = tile(moved(cursors, k, 0), (n - k, 1), states[0], L)
-        k += rows
-
-
-def _across(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
-    out, first, step, streaming = cursors[1]
-    for k in range(0, n, STEPS):
-        whole = lines // L * L if k + STEPS <= n else 0
-        for c in range(0, whole, GROUPS * L):
-            groups, cell, here = min(GROUPS, (whole - c) // L), c // L, boxed(cursors, box, k, c)
-            if not usual(here, groups, states, cell, rooms, L):
-                for g in range(cell, cell + groups):
-                    at = boxed(cursors, box, k, g * L)
-                    if k + STEPS + left <= n:
-                        states[g] = tile(at, None, states[g], L)
-                    else:
-                        states[g] = tile(at, (n - k, L), states[g], L)
-        for c in range(whole, lines, L):
-            size = n - k, min(lines - c, L)
-            states[c // L] = tile(boxed(cursors, box, k, c), size, states[c // L], L)
-        for row in range(min(STEPS, n - k)):
-            move_row(box, row * PITCH, out, first + (k + row) * step, lines, streaming)
-
-
-@inlined
-def boxed(cursors, box, k, c):
-    """The cursors k steps and c lines further on, the output's in the box."""
-    there = moved(((box, c, PITCH, False),), 0, 0)
-    return moved(cursors[:1], k, c) + there + moved(cursors[2:], k, c)

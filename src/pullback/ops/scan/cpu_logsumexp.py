@@ -44,7 +44,6 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.scan.cpu_columns import (
-    BOX,
     GROUPS,
     PARTS,
     READ,
@@ -59,7 +58,6 @@ from pullback.ops.scan.cpu_columns import (
     paired,
     running,
     store_columns,
-    sweep_groups,
     zero_tile,
 )
 from pullback.ops.scan.cpu_exponents import (
@@ -78,6 +76,7 @@ from pullback.ops.scan.cpu_exponents import (
     power,
     shrunk,
 )
+from pullback.ops.scan.cpu_groups import BOX_ACROSS, BOX_ALONG, sweep_groups
 
 CELLS = 128
 INFINITY, NAN = math.inf, math.nan
@@ -364,9 +363,9 @@ def _logcumsumexp(task, lo, hi, cells, room, L):
 
 @kernel
 def logcumsumexp_along(task, lo, hi):
-    _logcumsumexp(task, lo, hi, 1, 1, 1)
+    _logcumsumexp(task, lo, hi, 1, BOX_ALONG, 1)
 
 
 @kernel
 def logcumsumexp_across(task, lo, hi):
-    _logcumsumexp(task, lo, hi, CELLS, BOX, lines_across(pointer(task, TENSORS)))
+    _logcumsumexp(task, lo, hi, CELLS, BOX_ACROSS, lines_across(pointer(task, TENSORS)))

@@ -9,16 +9,15 @@ from pullback.cpu.sweep import cursor, length, strip_of
 from pullback.cpu.tiles import load_wide, moved, stack
 from pullback.cpu.vector import half, to_f64
 from pullback.ops.scan.cpu_columns import (
-    BOX,
     GROUPS,
     PARTS,
     as_met,
     compute_lanes,
-    sweep_groups,
     zero_tile,
 )
 from pullback.ops.scan.cpu_decay_pairs import first_state, started
 from pullback.ops.scan.cpu_decays import decay_tile, usual_decays
+from pullback.ops.scan.cpu_groups import BOX_ACROSS, BOX_ALONG, sweep_groups
 from pullback.ops.scan.cpu_logsumexp import CELLS
 
 
@@ -57,9 +56,9 @@ def _logcumsumexp_backward(task, lo, hi, cells, room, L):
 
 @kernel
 def logcumsumexp_backward_along(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, 1, 1, 1)
+    _logcumsumexp_backward(task, lo, hi, 1, BOX_ALONG, 1)
 
 
 @kernel
 def logcumsumexp_backward_across(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, CELLS, BOX, compute_lanes(pointer(task, TENSORS)))
+    _logcumsumexp_backward(task, lo, hi, CELLS, BOX_ACROSS, compute_lanes(pointer(task, TENSORS)))

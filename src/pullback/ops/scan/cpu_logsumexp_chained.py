@@ -13,7 +13,7 @@ from pullback.cpu.atomics import store as publish
 from pullback.cpu.chain import link_of, wait_for_turn
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import as_f64_pointer, fence, filled_wide
+from pullback.cpu.memory import as_f64_pointer, fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import STRIP, cursor, length
 from pullback.cpu.tiles import lines_across, load_wide, moved, stack
@@ -24,7 +24,6 @@ from pullback.ops.scan.cpu_columns import (
     columns_rows,
     compute_lanes,
     load_columns,
-    sweep_groups,
     zero_tile,
 )
 from pullback.ops.scan.cpu_decay_pairs import first_state, started
@@ -36,6 +35,7 @@ from pullback.ops.scan.cpu_decays import (
     weighted_blocks,
 )
 from pullback.ops.scan.cpu_exponents import parts, power
+from pullback.ops.scan.cpu_groups import BOX_ALONG, sweep_groups
 from pullback.ops.scan.cpu_logsumexp import (
     as_wide,
     log_sum_tile,
@@ -121,7 +121,7 @@ def logcumsumexp_chained(task, lo, hi):
     p, q = pointer(task, TENSORS), pointer(task, TENSORS + 1)
     none = start_of(p, filled_wide(p, 0.0, 1))
     states = stack(none, 1)
-    W = lines_across(p)
+    W, box = lines_across(p), on_stack(q, BOX_ALONG)
     zero = filled_wide(p, 0.0, W)
     before = to_f64(zero), to_f64(zero)
     rooms = (
@@ -155,7 +155,7 @@ def logcumsumexp_chained(task, lo, hi):
             for g in range(0, tiles, GROUPS):
                 logs_of_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
-            sweep_groups(usual_log_sums, log_sum_tile, at, q, steps, 1, states, rooms, 0, W, 1)
+            sweep_groups(usual_log_sums, log_sum_tile, at, box, steps, 1, states, rooms, 0, W, 1)
             _pass_on_sum(link, chunk, states[0])
     fence()
 
@@ -183,7 +183,7 @@ def logcumsumexp_backward_chained(task, lo, hi):
     x = pointer(task, TENSORS + 2)
     none = first_state(filled_wide(x, 0.0, 1))
     states = stack(none, 1)
-    W = compute_lanes(x)
+    W, box = compute_lanes(x), on_stack(x, BOX_ALONG)
     part, few = half(zero_tile(x, 0, W), 0), half(half(half(zero_tile(x, 0, W), 0), 0), 0)
     rooms = (
         stack(part, HALVES),
@@ -217,6 +217,6 @@ def logcumsumexp_backward_chained(task, lo, hi):
         else:
             states[0] = t, k, center
             left = 1 if ends else 0
-            sweep_groups(usual_decays, decay_tile, at, x, steps, 1, states, rooms, left, W, 1)
+            sweep_groups(usual_decays, decay_tile, at, box, steps, 1, states, rooms, left, W, 1)
             _pass_on_decay(link, chunk, states[0])
     fence()
