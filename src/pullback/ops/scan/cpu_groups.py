@@ -87,19 +87,15 @@ def bring_back(out, kept, steps):
 def _across(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
     out, first, step, streaming = cursors[1]
     for k in range(0, n, STEPS):
-        whole = lines // L * L if k + STEPS <= n else 0
-        for c in range(0, whole, GROUPS * L):
-            groups, cell, here = min(GROUPS, (whole - c) // L), c // L, boxed(cursors, box, k, c)
-            if not usual(here, groups, states, cell, rooms, L):
-                for g in range(cell, cell + groups):
-                    at = boxed(cursors, box, k, g * L)
-                    if k + STEPS + left <= n:
-                        states[g] = tile(at, None, states[g], L)
-                    else:
-                        states[g] = tile(at, (n - k, L), states[g], L)
-        for c in range(whole, lines, L):
-            size = n - k, min(lines - c, L)
-            states[c // L] = tile(boxed(cursors, box, k, c), size, states[c // L], L)
+        whole = lines // L if k + STEPS <= n else 0
+        for c in range(0, lines, GROUPS * L):
+            groups, here = min(GROUPS, whole - c // L), boxed(cursors, box, k, c)
+            done = 0
+            if groups > 0 and usual(here, groups, states, c // L, rooms, L):
+                done = groups * L
+            for line in range(c + done, min(c + GROUPS * L, lines), L):
+                at, size = boxed(cursors, box, k, line), (n - k, min(lines - line, L))
+                states[line // L] = tile(at, size, states[line // L], L)
         for row in range(min(STEPS, n - k)):
             move_row(box, row * PITCH, out, first + (k + row) * step, lines, streaming)
 
