@@ -77,6 +77,27 @@ def linger(block, low, high):
     block[THREADS] = np.int64(value)
 
 
+this_thread = types.ExternalFunction("pthread_self", WORD())
+
+
+@cfunc(KERNEL, cache=True)
+def sign(block, low, high):
+    """Some microseconds of arithmetic per item, then the name of the thread that did it."""
+    value = 1.0
+    for _ in range((high - low) * 2000):
+        value = value * 0.5 + 1.0
+    threads = words_at(block[COUNTS])
+    for item in range(low, high):
+        threads[item] = this_thread() if value > 0 else 0
+
+
+@cfunc(types.void(types.CPointer(WORD)), cache=True)
+def meet(pair):
+    """Note the name of a thread beside that of its caller."""
+    if this_thread() != pair[0]:
+        pair[1] = this_thread()
+
+
 @cfunc(KERNEL, cache=True)
 def nest(block, low, high):
     """Every item runs the program at NESTED, whose block starts `item` blocks further on."""
@@ -227,7 +248,7 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 # --- whole processes ------------------------------------------------------------------------
 
 
-def python(script: str, *, prelude: bool = True) -> str:
+def python(script: str, *, prelude: bool = True, **environment: str) -> str:
     """Run a script in a fresh interpreter; it must end well, and soon."""
     setup = "import sys, os, time, threading, signal\n"
     if prelude:
@@ -235,6 +256,7 @@ def python(script: str, *, prelude: bool = True) -> str:
     command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c"]
     done = subprocess.run(
         [*command, setup + textwrap.dedent(script)],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,

@@ -27,6 +27,7 @@ PLAN, FUNCTION = "plan.run on 4x8 f32", "function on 4x8 f32"
 IMPORT, FIRST = "import pullback, beyond NumPy", "first call of a process, warm cache"
 EAGER, GRAD = "torch tensor, no grad", "torch tensor, forward with grad"
 COMPILED, JITTED = "torch.compile beyond eager", "jax.jit beyond a jnp add"
+AFTER = "cumsum 4096x4096 right after a torch op, beyond one later"
 
 BOUNDS = {
     PLAN: 4e-6,
@@ -37,6 +38,7 @@ BOUNDS = {
     GRAD: 15e-6,
     COMPILED: 5e-6,
     JITTED: 3e-6,
+    AFTER: 0.5e-3,
 }
 
 
@@ -74,15 +76,35 @@ def starts(times: int = 5) -> Iterator[Overhead]:
         yield _entry(what, statistics.median([_child(code) for _ in range(times + 1)][1:]))
 
 
-def _child(code: str) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
+def _child(code: str, without: str = "") -> float:
+    """The number that a new process prints, one that lacks a variable of the environment."""
+    command, around = [sys.executable, "-c", code], environment()
+    around.pop(without, None)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=around)
     return float(done.stdout)
+
+
+# With OpenMP as it comes: its threads stay awake for some milliseconds after an op.
+_AFTER = """
+import time, numpy as np, torch, pullback
+torch.set_num_threads(pullback.get_num_threads())
+x = np.ones((4096, 4096), np.float32)
+y, theirs = np.empty_like(x), torch.ones(1 << 22)
+def after(pause):
+    theirs.add_(1)
+    time.sleep(pause)
+    start = time.perf_counter()
+    pullback.cumsum(x, out=y)
+    return time.perf_counter() - start
+found = [(after(0), after(0.02)) for _ in range(41)]
+print(np.subtract(*np.median(found, axis=0)))
+"""
 
 
 def torch_calls() -> Iterator[Overhead]:
     import torch
+
+    yield _entry(AFTER, _child(_AFTER, without="OMP_WAIT_POLICY"))
 
     cumsum = subjects()["cumsum"].function.face
     plain, leaf = torch.from_numpy(_tiny()), torch.from_numpy(_tiny()).requires_grad_(True)

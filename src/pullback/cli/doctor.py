@@ -91,6 +91,17 @@ def _gpu() -> str:
     return f"{torch.cuda.get_device_name(0)} ({torch.cuda.device_count()})"
 
 
+def _advice_with_torch(threads: int) -> Any:
+    import torch
+
+    others = torch.get_num_threads()
+    if threads > 1 and not others <= threads <= 2 * others:
+        yield (
+            f"PyTorch has {others} threads, pullback {threads}: with equal numbers pullback makes "
+            "use of PyTorch's while they wait for work."
+        )
+
+
 def _advice(machine: Any, kernels: int, missing: dict[str, str], folder: str) -> Any:
     import tempfile
 
@@ -102,8 +113,8 @@ def _advice(machine: Any, kernels: int, missing: dict[str, str], folder: str) ->
         yield "The cache is in a temporary folder: set PULLBACK_CACHE_DIR to one that stays."
     if machine.threads > machine.cores:
         yield f"{machine.threads} threads on {machine.cores} cores wait for each other."
-    if "OMP_WAIT_POLICY" not in os.environ and "torch" not in missing:
-        yield "OMP_WAIT_POLICY=PASSIVE keeps PyTorch's idle threads from slowing what runs next."
+    if "torch" not in missing:
+        yield from _advice_with_torch(machine.threads)
     if machine.arch == "x86_64" and "avx2" not in machine.features:
         yield "This CPU has no AVX2: results are the same, speed is not."
     if machine.arch == "x86_64" and "f16c" not in machine.features:

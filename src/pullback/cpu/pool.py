@@ -15,12 +15,14 @@ import operator
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
 _WANTED: Final = "a whole number of at least 1"
+_FORKED: Final = 0x40  # of the system's flags of a process: forked, and no other program since
 
 
 class _Native(NamedTuple):
@@ -28,6 +30,7 @@ class _Native(NamedTuple):
 
     state: int
     worker: int
+    lend: int
     run: Callable[[int, int, int, int], int]
     address: int
 
@@ -118,7 +121,7 @@ def _load() -> _Native:
             for name in workers.LINUX_ONLY:
                 if address_of_symbol(name) is None:
                     add_symbol(name, state)  # never called: no worker starts there
-            native = _Native(state, workers.work(), *workers.load_execute())
+            native = _Native(state, workers.work(), workers.lend(), *workers.load_execute())
             _reset(native)
             _native = native
         return _native
@@ -126,7 +129,7 @@ def _load() -> _Native:
 
 def _reset(native: _Native) -> None:
     """An empty pool: no worker, no job, no slot taken."""
-    from pullback.cpu import workers
+    from pullback.cpu import team, workers
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
     word = ctypes.c_int64.from_address
@@ -135,8 +138,21 @@ def _reset(native: _Native) -> None:
     for core in cores:
         if core < 8 * workers.CPUS_BYTES:
             word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
+    word(native.state + workers.LEND).value = native.lend
+    if not _was_forked():
+        for place, name in team.NAMES.items():
+            ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
     # Without Linux's wait queue no worker can start, and callers do all the work.
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
+
+
+def _was_forked() -> bool:
+    """Whether this process is the copy of another, not started with a program of its own."""
+    try:
+        status = Path("/proc/self/stat").read_bytes()
+    except OSError:
+        return True  # not Linux: nobody knows
+    return bool(int(status.rpartition(b")")[2].split()[6]) & _FORKED)
 
 
 def _compiler_lock() -> Any:

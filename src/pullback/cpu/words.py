@@ -12,6 +12,19 @@ from numba.extending import intrinsic
 from pullback.cpu.atomics import I64, INT
 
 
+@intrinsic(prefer_literal=True)
+def symbol(typing_context: Any, name: Any) -> Any:
+    """Address of a symbol of this process: cached code that knows it by name stays valid."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = builder.module.globals.get(name.literal_value)
+        state = known or ir.GlobalVariable(builder.module, I64, name.literal_value)
+        state.linkage = "external"
+        return builder.ptrtoint(state, I64)
+
+    return INT(name), lower
+
+
 @intrinsic
 def at(typing_context: Any, address: Any) -> Any:
     """The words at an address."""

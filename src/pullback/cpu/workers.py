@@ -37,11 +37,13 @@ from pullback.cpu.atomics import (
 )
 from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
 from pullback.cpu.kernel import POLICY, KernelCache, native, native_address
+from pullback.cpu.team import TEAM_BYTES, meet, takes
+from pullback.cpu.words import symbol
 
-__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "load_execute", "work"]
+__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "lend", "load_execute", "work"]
 
 SYMBOL: Final = "pullback_pool"
-LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu")
+LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu", "pthread_getcpuclockid")
 SLOTS: Final = 32
 MAX_WORKERS: Final = 512
 CPUS_BYTES: Final = 128  # a cpu_set_t
@@ -52,6 +54,7 @@ ENTRY: Final = 0  # address of `work`, for pthread_create; 0: no worker may star
 SPINNERS_MAX: Final = 8  # more idle workers than this go to sleep at once
 STARTED: Final = 16
 GROWING: Final = 24
+LEND: Final = 32  # address of `lend`, for a team
 EPOCH: Final = 128  # counts opened jobs; idle workers watch it
 OPEN: Final = 136  # bit per slot: a job with (perhaps) seats left
 IDLE: Final = 256  # workers awake and without a job
@@ -75,7 +78,8 @@ CALLED: Final = 0  # raised by the caller that wakes this worker; the worker sle
 THREAD: Final = 8  # its pthread_t
 SHUNNED: Final = 16  # 1 + the core it keeps off
 WORKER_BYTES: Final = 64
-STATE_BYTES: Final = CREW + MAX_WORKERS * WORKER_BYTES
+TEAM: Final = CREW + MAX_WORKERS * WORKER_BYTES
+STATE_BYTES: Final = TEAM + TEAM_BYTES
 
 _SEAT: Final = 1 << 32
 _WAITING: Final = 1 << 31  # in the gate: the caller sleeps, the last one out wakes it
@@ -94,19 +98,6 @@ _pthread_detach = types.ExternalFunction("pthread_detach", types.int32(INT))
 _pthread_sigmask = types.ExternalFunction("pthread_sigmask", types.int32(types.int32, INT, INT))
 _pthread_setaffinity = types.ExternalFunction("pthread_setaffinity_np", types.int32(INT, INT, INT))
 _current_core = types.ExternalFunction("sched_getcpu", types.int32())
-
-
-@intrinsic
-def _pool(typing_context: Any) -> Any:
-    """Address of the pool's state: a symbol of this process, so cached code stays valid."""
-
-    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        known = builder.module.globals.get(SYMBOL)
-        state = known or ir.GlobalVariable(builder.module, I64, SYMBOL)
-        state.linkage = "external"
-        return builder.ptrtoint(state, I64)
-
-    return INT(), lower
 
 
 @intrinsic
@@ -184,7 +175,7 @@ def _sleep(pool, index, epoch):
 def work(index):
     """Life of a worker thread. It never ends: the process takes it along when it exits."""
     exact_arithmetic()
-    pool = _pool()
+    pool = symbol(SYMBOL)
     fetch_add(pool + IDLE, 1)
     while True:
         epoch = load(pool + EPOCH)
@@ -288,9 +279,31 @@ def _close(job):
         gate = load(job + GATE)
 
 
+@native(types.void(INT))
+def lend(job):
+    """What each thread of a foreign team does for a job."""
+    meet(symbol(SYMBOL) + TEAM)
+    before = exact_arithmetic()
+    _claim_chunks(job)
+    restore_arithmetic(before)
+
+
+@register_jitable
+def _describe(job, kernel, count, grain, block):
+    store(job + KERNEL, kernel)
+    store(job + COUNT, count)
+    store(job + GRAIN, grain)
+    store(job + BLOCK, block)
+    store(job + NEXT, 0)
+
+
 @register_jitable
 def _split(pool, kernel, count, grain, block, threads):
-    """One phase, shared with at most `threads - 1` workers."""
+    """One phase, shared with a team that waits for work or with at most `threads - 1` workers."""
+    job = _scratch()
+    _describe(job, kernel, count, grain, block)
+    if takes(pool + TEAM, threads, load(pool + LEND), job):
+        return
     if load(pool + STARTED) < threads - 1:
         _grow(pool, threads - 1)
     slot = _take_slot(pool) if load(pool + STARTED) > 0 else SLOTS
@@ -298,11 +311,7 @@ def _split(pool, kernel, count, grain, block, threads):
         call_kernel(kernel, block, 0, count)
         return
     job = pool + JOBS + slot * JOB_BYTES
-    store(job + KERNEL, kernel)
-    store(job + COUNT, count)
-    store(job + GRAIN, grain)
-    store(job + BLOCK, block)
-    store(job + NEXT, 0)
+    _describe(job, kernel, count, grain, block)
     seats = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
     store(job + GATE, seats * _SEAT)
     fetch_or(pool + OPEN, 1 << slot)
@@ -327,7 +336,7 @@ def execute(program, phases, block, threads):
             if threads <= 1 or count <= grain or grain < 1:
                 call_kernel(kernel, block, 0, count)
             else:
-                _split(_pool(), kernel, count, grain, block, threads)
+                _split(symbol(SYMBOL), kernel, count, grain, block, threads)
         status = load(block)
         phase += 1
     restore_arithmetic(before)

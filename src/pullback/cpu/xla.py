@@ -23,16 +23,15 @@ import threading
 from functools import cache
 from typing import Any, Final
 
-from llvmlite import ir
 from llvmlite.binding import add_symbol, address_of_symbol
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from pullback.contract.element import ElementKind
-from pullback.cpu.atomics import I64, INT, load
+from pullback.cpu.atomics import INT, load
 from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
 from pullback.cpu.pool import execute_address, immortal, threads_address
-from pullback.cpu.words import address_of, at, call, stack_words
+from pullback.cpu.words import address_of, at, call, stack_words, symbol
 
 SYMBOL: Final = "pullback_xla"
 
@@ -54,19 +53,6 @@ _MADV_HUGEPAGE: Final = 14
 EXTENSION, API, ARGS, RESULTS, ATTRIBUTES = 1, 2, 7, 12, 17  # of a frame; the last three: size
 DATA: Final = 3  # of a buffer
 ABOUT, LAUNCH = range(2)  # attributes come sorted by name
-
-
-@intrinsic
-def _state(typing_context: Any) -> Any:
-    """Address of the state: a symbol of this process, so cached code stays valid."""
-
-    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        known = builder.module.globals.get(SYMBOL)
-        state = known or ir.GlobalVariable(builder.module, I64, SYMBOL)
-        state.linkage = "external"
-        return builder.ptrtoint(state, I64)
-
-    return INT(), lower
 
 
 @register_jitable
@@ -94,7 +80,7 @@ def _answer_query(extension):
 @register_jitable
 def _failure(frame, block):
     """The XLA error that explains the status of a block."""
-    return call(at(_state())[EXPLAIN], (frame, address_of(block)))
+    return call(at(symbol(SYMBOL))[EXPLAIN], (frame, address_of(block)))
 
 
 @native(INT(INT))
@@ -105,7 +91,7 @@ def handle(address):
         return 0
     launch = at(at(at(frame[ATTRIBUTES + 3])[LAUNCH])[2])
     length, places, phases = launch[0], launch[1], launch[2]
-    block, state = stack_words(length + 4 * phases), _state()
+    block, state = stack_words(length + 4 * phases), symbol(SYMBOL)
     words = at(state)
     for word in range(length):
         block[word] = launch[3 + word]
