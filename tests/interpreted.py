@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
@@ -238,10 +239,15 @@ ALWAYS = ("hostile", "long", "long columns", "long sums")
 CHUNKED = ("scan", "recurrence")
 
 
-def dealt(subject: Interpreted) -> Iterator[tuple[ElementKind, str, Arguments]]:
+@cache
+def dealt(subject: Interpreted) -> tuple[tuple[ElementKind, str, Arguments], ...]:
     """The cases that tiles add, or every third one, and some of the family's own, each in one
     element. Elements, variants and kinds of indices are dealt out in turn, from another start for
     each function; long cases meet every element, in the variant that takes most."""
+    return tuple(_deal(subject))
+
+
+def _deal(subject: Interpreted) -> Iterator[tuple[ElementKind, str, Arguments]]:
     turn = [other.name for other in SUBJECTS].index(subject.name)
     share, variants = SHARE.get(subject.family, 1), subject.variants
     number = turn

@@ -4,11 +4,15 @@ Triton's own interpreter is switched on for a whole process before Triton is imp
 bit patterns, truncates f32 to bf16, and spends a Python call on every element of a scan. Here it is
 switched on for one launch: device functions keep being `JITFunction`s and run as interpreted twins,
 bf16 rounds to nearest even and its arithmetic raises, scans take log2(n) calls on whole arrays.
+Most of its time goes to the descriptions of values: shapes are made once, equal types are known by
+being the same, and nothing is computed for assertions that are off.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from triton import knobs
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.jit import JITFunction
 
@@ -141,7 +146,67 @@ def _reduce(self: Any, inputs: Any) -> list[Any]:
     return [self.to_tensor(p if p.ndim else p.item(), k) for p, k in zip(parts, kinds, strict=True)]
 
 
+class _Shape(tl.tuple):
+    """The shape of a block type, with what follows from it: how it reads, and what its tensors
+    show. There is one for each extent, so equal shapes are the same object."""
+
+    def __init__(self, extent: tuple[int, ...]) -> None:
+        super().__init__(extent)
+        self.numel = tl.core.validate_block_shape(self)
+        self.text = str(self)
+        self.shown = tl.tuple([tl.constexpr(n) for n in extent])
+        self.shown_numel = tl.constexpr(self.numel)
+
+
+_shape = functools.cache(_Shape)
+_NO_SHAPE = tl.tuple([])
+_ONE = tl.constexpr(1)
+
+
+def _block_type(self: Any, element: Any, shape: Any, _stock: Any = tl.block_type.__init__) -> None:
+    if not shape:
+        _stock(self, element, shape)  # raises
+    if not isinstance(shape, _Shape):
+        shape = _shape(tuple(tl.core._unwrap_if_constexpr(n) for n in shape))
+    self.element_ty, self.shape, self.numel = element, shape, shape.numel
+    self.name = f"<{shape.text}, {element}>"
+
+
+def _tensor(self: Any, handle: Any, kind: Any) -> None:
+    self.handle, self.type, self.dtype = handle, kind, kind.scalar
+    if kind.is_block():
+        self.shape, self.numel = kind.shape.shown, kind.shape.shown_numel
+    else:
+        self.shape, self.numel = _NO_SHAPE, _ONE
+
+
+def _same(self: Any, other: Any, _stock: Any = tl.dtype.__eq__) -> Any:
+    return self is other or _stock(self, other)
+
+
+_NUMPY: dict[str, Any] = {}
+
+
+def _np_dtype(kind: Any, _stock: Any = stock._get_np_dtype) -> Any:
+    """Stock makes a table of all types to look one up."""
+    scalar = kind.scalar
+    if scalar.name not in _NUMPY:
+        _NUMPY[scalar.name] = _stock(scalar)
+    return _NUMPY[scalar.name]
+
+
+def _broadcast(
+    self: Any, left: Any, right: Any, _stock: Any = TritonSemantic.broadcast_impl_value
+) -> Any:
+    """Nothing is to be done for blocks of one shape, or for scalars."""
+    if left.shape is right.shape:
+        return left, right
+    return _stock(self, left, right)
+
+
 _LANGUAGE = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
+# Whether sums of integers overflow is computed for assertions, which are only made when debugging.
+_UNASSERTED = dataclasses.replace(stock.InterpreterOptions(), sanitize_overflow=False)
 _ARITHMETIC = ("binary_op", "unary_op", "ternary_op", "create_fma", "create_dot")
 
 
@@ -162,6 +227,12 @@ def interpreting() -> Iterator[None]:
         for name in _ARITHMETIC:
             if name in builder.__dict__:
                 put(builder, name, _refusing_bf16(name, builder.__dict__[name]))
+        put(stock, "_get_np_dtype", _np_dtype)
+        put(tl.dtype, "__eq__", _same)
+        put(tl.block_type, "__init__", _block_type)
+        put(tl.tensor, "__init__", _tensor)
+        put(TritonSemantic, "broadcast_impl_value", _broadcast)
+        put(stock.interpreter_builder, "options", _UNASSERTED)
         put(builder, "create_splat", _splat)
         put(builder, "cast_impl", _cast)
         put(stock.ScanOps, "generic_scan", _scan)
