@@ -63,7 +63,7 @@ def test_a_waiting_team_takes_jobs() -> None:
         else:
             raise AssertionError("the team was never used")
 
-        # Other callers have teams of their own.
+        # What other threads want done is none of its business.
         callers = [threading.Thread(target=run_sheets, args=(2, seed)) for seed in (3, 4, 5)]
         for caller in callers: caller.start()
         for caller in callers: caller.join()
@@ -76,26 +76,16 @@ def test_a_waiting_team_takes_jobs() -> None:
 
 def test_a_sleeping_team_is_left_alone() -> None:
     script = """
-        def first_owner():
-            work_of_torch()
-            before = threads()
-            Sheet([(300, 1)]).run(2)
-            assert threads() == before  # met
-            time.sleep(0.2)
-            Sheet([(300, 1)]).run(2)
-            assert threads() == before + 1  # a worker of ours
-
-        def owner():
-            run_sheets(2, seed=1)
-
         work_of_torch()
         in_child(lambda: Sheet([(300, 1)]).run(2))  # loaded in the child for the first time
-        for act in first_owner, owner, owner:
-            thread = threading.Thread(target=act)
-            thread.start()
-            thread.join()
-        run_sheets(2, seed=1)  # they and their teams are gone
-        torch.set_num_threads(1)
-        run_sheets(2, seed=1)
+        before = threads()
+        Sheet([(300, 1)]).run(2)
+        assert threads() == before  # met
+        time.sleep(0.2)
+        Sheet([(300, 1)]).run(2)
+        assert threads() == before + 1  # a worker of ours
+        for size in (1, 2):
+            torch.set_num_threads(size)
+            run_sheets(2, seed=1)
     """
     python(PRELUDE + textwrap.dedent(script), OMP_WAIT_POLICY="PASSIVE")

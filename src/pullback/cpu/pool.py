@@ -14,6 +14,7 @@ import ctypes
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -139,9 +140,10 @@ def _reset(native: _Native) -> None:
         if core < 8 * workers.CPUS_BYTES:
             word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
     word(native.state + workers.LEND).value = native.lend
-    if not _was_forked():
-        for place, name in team.NAMES.items():
-            ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
+    for place, name in team.NAMES.items():
+        ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
+    owner = 0 if _was_forked() else threading.main_thread().ident
+    word(native.state + workers.TEAM + team.OWNER).value = owner or 0
     # Without Linux's wait queue no worker can start, and callers do all the work.
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
 

@@ -7,9 +7,9 @@ spins. A team that sleeps is left alone, as is one that has more threads than th
 less than half as many: by default there is one for every core, and two of ours where a core counts
 as two.
 
-OpenMP keeps a team for each thread that calls it; we know one, its owner's. A forked child has lost
-it, but not OpenMP's memory of it, and would wait for it for ever: so a process that has been forked
-has no team (see `pool`).
+OpenMP keeps a team for each thread that calls it, and makes one for a thread that has none. We ask
+for that of the main thread only. A forked child has lost it, but not OpenMP's memory of it, and
+would wait for it for ever: so a process that has been forked has no team (see `pool`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pullback.cpu.words import address_of, call, stack_words
 # Byte offsets of a team within the pool's state, which starts as zeros.
 PARALLEL: Final = 0  # address of GOMP_parallel, once a library has brought it along
 SIZE: Final = 8  # address of omp_get_max_threads
-OWNER: Final = 16  # the thread whose team this is
+OWNER: Final = 16  # the thread whose team this is; 0: there may be none
 CLOCK: Final = 24  # that of one of its workers; 0 until it has been met
 BUSY: Final = 32
 PARALLEL_NAME: Final = 40
 SIZE_NAME: Final = 64
 TEAM_BYTES: Final = 128
 
-# What is written there where a team may be used; without, none is found.
+# What is written there.
 NAMES: Final = {PARALLEL_NAME: b"GOMP_parallel", SIZE_NAME: b"omp_get_max_threads"}
 
 _GLANCE: Final = 8  # rounds of `pause` between two looks at a clock
@@ -61,20 +61,6 @@ def _time_of(clock, pair):
 
 
 @register_jitable
-def _belongs_to_caller(team):
-    """Whether the caller owns the team, which it may take over from a thread that is gone."""
-    me, owner, clock = _this_thread(), load(team + OWNER), load(team + CLOCK)
-    if owner == me:
-        return True
-    if owner != 0 and (clock == 0 or _time_of(clock, stack_words(2))):
-        return False
-    if not exchange_if(team + OWNER, owner, me):
-        return False
-    store(team + CLOCK, 0)
-    return True
-
-
-@register_jitable
 def _is_awake(team):
     clock = load(team + CLOCK)
     if clock == 0:
@@ -92,10 +78,12 @@ def _is_awake(team):
 @register_jitable
 def takes(team, threads, act, job):
     """Have every thread of a waiting team call act(job), the caller too; False if none waits."""
-    size = call(load(team + SIZE), ()) & _INT if _is_loaded(team) else 0
+    if load(team + OWNER) != _this_thread() or not _is_loaded(team):
+        return False
+    size = call(load(team + SIZE), ()) & _INT
     if size < 2 or size > threads or 2 * size < threads:
         return False
-    if not (_belongs_to_caller(team) and _is_awake(team) and exchange_if(team + BUSY, 0, 1)):
+    if not _is_awake(team) or not exchange_if(team + BUSY, 0, 1):
         return False
     call(load(team + PARALLEL), (act, job, size, 0))
     store(team + BUSY, 0)
