@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import random
 import subprocess
 import sys
@@ -15,22 +16,28 @@ import numpy as np
 import pytest
 
 from pullback.contract.errors import InvalidProblem
-from pullback.tensor import recycle
-from pullback.tensor.recycle import cache_info, empty, empty_cache, set_cache_limit
+from pullback.cpu import recycle
+from pullback.cpu.recycle import Maker, cache_info, empty_cache, set_cache_limit
 
 F4 = np.dtype(np.float32)
 MEGA = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def own_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_pool() -> Iterator[None]:
     """Every test starts with an empty pool and the default limit."""
-    monkeypatch.setattr(recycle, "_limit", 1 << 30)
+    before = recycle._pool[recycle.LIMIT]
+    recycle._pool[recycle.LIMIT] = 1 << 30
     if cache_info().used_blocks:
         gc.collect()
     empty_cache()
     yield
+    recycle._pool[recycle.LIMIT] = before
     empty_cache()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return Maker(shape, np.dtype(dtype))()
 
 
 def address(array: np.ndarray) -> int:
@@ -49,21 +56,32 @@ def test_an_ordinary_array(shape: tuple[int, ...], dtype: str) -> None:
     assert array.flags.c_contiguous
     assert array.flags.writeable
     assert array.flags.aligned
-    if array.nbytes >= 1 << 20:
-        assert address(array) % 64 == 0
+    assert array.flags.owndata
+    assert array.base is None
+    recycled = array.nbytes >= 1 << 18
+    assert cache_info().used_blocks == recycled
+    assert not recycled or address(array) % mmap.PAGESIZE == 0
 
 
-def test_shape_and_dtype_as_numpy_takes_them() -> None:
-    assert empty(5, "f4").shape == (5,)
-    assert empty([3, 4], float).shape == (3, 4)  # type: ignore[arg-type]
-    assert empty(np.int64(MEGA), np.float32).shape == (MEGA,)  # type: ignore[arg-type]
-    assert empty((300, 300), object)[0, 0] is None
-    for bad in ((-1,), (-MEGA, 1), (-MEGA, -1), (-300, -300)):
-        with pytest.raises(ValueError, match="negative"):
-            empty(bad, F4)
-    with pytest.raises(TypeError):
-        empty((2.5,), F4)  # type: ignore[arg-type]
-    assert cache_info().used_blocks == 0
+def test_it_may_be_resized_within_its_block() -> None:
+    array = empty((1000, 1000), F4)
+    array[:] = 3
+    place = address(array)
+    array.resize((500, 1000), refcheck=False)
+    assert address(array) == place
+    assert (array == 3).all()
+    with pytest.raises(MemoryError):
+        array.resize((4000, 1000), refcheck=False)
+    del array
+    assert cache_info()[:4] == (1, 4 * MEGA, 0, 0)
+
+
+def test_other_arrays_are_not_touched() -> None:
+    """NumPy is told where to take memory for this one array, and for no other."""
+    handler = np._core.multiarray.get_handler_name
+    array, plain = empty((1000, 1000), F4), np.empty((1000, 1000), F4)
+    assert (handler(array), handler(plain)) == ("pullback", handler())
+    assert handler(array.copy()) == handler(array + 1) == handler()
 
 
 # --- when a block comes back ----------------------------------------------------------------
@@ -103,7 +121,7 @@ VIEWS: dict[str, Callable[[np.ndarray], Any]] = {
     "memoryview": lambda a: memoryview(a)[3:],
     "cast memoryview": lambda a: memoryview(a).cast("B")[100:],
     "frombuffer": lambda a: np.frombuffer(a, np.uint8, offset=64),
-    "the base": lambda a: a.base,
+    "the base": lambda a: a[2:].base,
     "a view of the base": lambda a: a[2:].base[100:],
     "subclass": lambda a: a.view(np.matrix),
     "diagonal": lambda a: np.diagonal(a),
@@ -243,7 +261,9 @@ def test_limit_zero_means_off() -> None:
     set_cache_limit(0)
     del array
     assert cache_info().idle_blocks == 0
-    assert empty((1000, 1000), F4).flags.owndata
+    array = empty((1000, 1000), F4)
+    assert cache_info().used_blocks == 0
+    del array
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, True, "1", None])
@@ -253,31 +273,20 @@ def test_bad_limits(bad: Any) -> None:
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycle, "_limit", None)
+    recycle._pool[recycle.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL_BYTES", "12345678")
     assert cache_info().limit == 12345678
-    monkeypatch.setattr(recycle, "_limit", None)
+    recycle._pool[recycle.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL", "0")
     assert cache_info().limit == 0
-    assert empty((1000, 1000), F4).flags.owndata
+    array = empty((1000, 1000), F4)
+    assert cache_info().used_blocks == 0
+    del array
     monkeypatch.delenv("PULLBACK_POOL")
-    monkeypatch.setattr(recycle, "_limit", None)
+    recycle._pool[recycle.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL_BYTES", "1G")
     with pytest.raises(InvalidProblem, match="PULLBACK_POOL_BYTES"):
         empty((1000, 1000), F4)
-
-
-def test_no_memory_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool gives up what it holds, and the array comes from NumPy."""
-    del_me = empty((1000, 1000), F4)
-    del del_me
-
-    def refuse(size: int) -> Any:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(recycle, "_map", refuse)
-    assert empty((2000, 1000), F4).flags.owndata
-    assert cache_info().idle_blocks == 0
 
 
 # --- processes ------------------------------------------------------------------------------
@@ -285,10 +294,30 @@ def test_no_memory_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def python(script: str) -> None:
     """Run a script in a fresh interpreter; it must end well and say nothing."""
-    setup = "import gc, os, sys\nimport numpy as np\nfrom pullback.tensor.recycle import *\n"
+    setup = "import gc, os, sys\nimport numpy as np\nfrom pullback.cpu.recycle import *\n"
+    setup += "empty = lambda shape, dtype: Maker(shape, np.dtype(dtype))()\n"
     command = [sys.executable, "-W", "ignore", "-c", setup + textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_no_memory_for_a_block() -> None:
+    """The pool gives up what it holds; if that is not enough, there is an error."""
+    python("""
+        import resource
+        Maker((1 << 27,), np.dtype("u1"))()
+        have = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (have + (1 << 26), have + (1 << 26)))
+        array = empty((3 << 26,), "u1")
+        assert cache_info()[:4] == (0, 0, 1, 3 << 26)
+        try:
+            empty((1 << 28,), "u1")
+        except MemoryError:
+            pass
+        else:
+            raise AssertionError
+        assert cache_info()[:4] == (0, 0, 1, 3 << 26)
+    """)
 
 
 def test_fork() -> None:

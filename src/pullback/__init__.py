@@ -37,8 +37,8 @@ from pullback.contract.kinds import (
     TieRule,
 )
 from pullback.cpu.pool import get_num_threads, set_num_threads
+from pullback.cpu.recycle import cache_info, empty_cache, set_cache_limit
 from pullback.plan.stream import Stream, Workspace
-from pullback.tensor.recycle import cache_info, empty_cache, set_cache_limit
 from pullback.tensor.view import TensorMut, TensorRef
 
 __version__ = "0.1.0"

@@ -30,6 +30,9 @@ from pullback.contract.kinds import SoftmaxKind as SoftmaxKind
 from pullback.contract.kinds import TieRule as TieRule
 from pullback.cpu.pool import get_num_threads as get_num_threads
 from pullback.cpu.pool import set_num_threads as set_num_threads
+from pullback.cpu.recycle import cache_info as cache_info
+from pullback.cpu.recycle import empty_cache as empty_cache
+from pullback.cpu.recycle import set_cache_limit as set_cache_limit
 from pullback.ops.embedding.contract import EmbeddingArgs as EmbeddingArgs
 from pullback.ops.embedding.contract import EmbeddingBackwardArgs as EmbeddingBackwardArgs
 from pullback.ops.embedding.contract import EmbeddingBackwardDescriptor as EmbeddingBackwardDescriptor
@@ -83,9 +86,6 @@ from pullback.ops.simplex.contract import SparsemaxDescriptor as SparsemaxDescri
 from pullback.ops.simplex.contract import SparsemaxPlan as SparsemaxPlan
 from pullback.plan.stream import Stream as Stream
 from pullback.plan.stream import Workspace as Workspace
-from pullback.tensor.recycle import cache_info as cache_info
-from pullback.tensor.recycle import empty_cache as empty_cache
-from pullback.tensor.recycle import set_cache_limit as set_cache_limit
 from pullback.tensor.view import TensorMut as TensorMut
 from pullback.tensor.view import TensorRef as TensorRef
 from pullback.ops.segment.contract import ForwardDescriptor

@@ -51,7 +51,7 @@ def findings() -> dict[str, Any]:
     import pullback
     from pullback.bench.machine import cores, describe, installed
     from pullback.cpu.cache import cache_folder
-    from pullback.tensor.recycle import cache_info
+    from pullback.cpu.recycle import cache_info
 
     machine = describe(pullback.get_num_threads())
     folder = cache_folder()

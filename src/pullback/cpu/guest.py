@@ -4,7 +4,6 @@
     DOOR                    the record of the launch, see door.py
     THREADS                 address of the number of threads
     SCRATCH                 the place of the workspace; NOWHERE if words of the stack will do
-    EMPTY                   address of NumPy's maker of arrays
     MANNERS                 a record of what its tensors ask for besides (manners.py), or 0
     WITNESS                 an object to call in its place where a gradient is recorded, or 0
     PASSED, FRESH, RESULTS  how many there are of
@@ -23,18 +22,18 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pullback.cpu.door import DESCRIBERS, SLOT_WORDS, Door, slot_of
-from pullback.cpu.interpreter import capsule_address
 from pullback.cpu.manners import Manners
 from pullback.cpu.pool import threads_address
+from pullback.cpu.recycle import Maker
 
-KEEPER, DOOR, THREADS, SCRATCH, EMPTY, MANNERS, WITNESS = range(7)
-PASSED, FRESH, RESULTS, ARGUMENTS = range(7, 11)
+KEEPER, DOOR, THREADS, SCRATCH, MANNERS, WITNESS = range(6)
+PASSED, FRESH, RESULTS, ARGUMENTS = range(6, 10)
 
 # Words of an argument. Kinds: the launch looks at it, with the rest of the arrays; it must be the
 # object named; equal to it, and of its type; a float of these bits; a tuple of so many items; an
@@ -43,9 +42,9 @@ PASSED, FRESH, RESULTS, ARGUMENTS = range(7, 11)
 KIND, FACT, TYPE, ARGUMENT_WORDS = range(4)
 ARRAY, SAME, EQUAL, BITS, TUPLE, HIDDEN = range(6)
 
-# Words of a fresh array: an object to call, or 0 for an array of NumPy's like its slot; its slot,
-# or NOWHERE for the workspace.
-MAKER, POSITION, FRESH_WORDS = range(3)
+# Words of a fresh array: an object to call, or 0 for an array of NumPy's; the record to make that
+# by (shelf.py); its slot, or NOWHERE for the workspace.
+MAKER, RECORD, POSITION, FRESH_WORDS = range(4)
 
 NOWHERE: Final = -1
 MOST: Final = 32  # places of a call
@@ -56,10 +55,17 @@ _KINDS: Final = {type(None): SAME, bool: SAME, int: EQUAL, str: EQUAL, float: BI
 
 
 class Fresh(NamedTuple):
-    """A fresh array: what makes it, None for NumPy's own `empty`; and its slot, if it has one."""
+    """A fresh array: what makes it, and its slot, if it has one."""
 
-    maker: Callable[[], Any] | None
+    maker: Callable[[], Any]
     position: int = NOWHERE
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        """MAKER, RECORD and POSITION."""
+        if isinstance(self.maker, Maker):
+            return 0, self.maker.address, self.position
+        return id(self.maker), 0, self.position
 
 
 def is_plain(value: Any) -> bool:
@@ -87,14 +93,6 @@ def _facts(value: Any) -> tuple[int, int, int]:
     return kind, len(value) if kind == TUPLE else id(value), id(type(value))
 
 
-@cache
-def _empty_address() -> int:
-    """`PyObject *PyArray_Empty(int rank, npy_intp *extents, PyArray_Descr *dtype, int fortran)`, by
-    its place in the table of NumPy's C interface; it takes over a reference to the dtype."""
-    table = capsule_address(np._core.multiarray._ARRAY_API, None)  # type: ignore[attr-defined]
-    return ctypes.c_int64.from_address(table + 8 * 184).value
-
-
 class Guest:
     """A call the porter may be introduced to: what was passed, the fresh arrays, the places of
     results and slots, and the manners of its tensors."""
@@ -113,15 +111,14 @@ class Guest:
         manners: Manners | None,
     ) -> None:
         asked = manners.address if manners else 0
-        head = (id(self), door.address, threads_address(), scratch, _empty_address(), asked, 0)
+        head = (id(self), door.address, threads_address(), scratch, asked, 0)
         counts = (len(passed), len(fresh), len(results))
         assert max(*sources, *results, sum(counts)) < MOST
         facts = [_facts(value) for value in passed]
         headers = [(ctypes.c_int64 * SLOT_WORDS)(*slot_of(passed[i]) or ()) for i in hidden]
         for number, header in zip(hidden, headers, strict=True):
             facts[number] = HIDDEN, ctypes.addressof(header), facts[number][2]
-        made = [(0 if maker is None else id(maker), position) for maker, position in fresh]
-        flat = itertools.chain.from_iterable((*facts, *made))
+        flat = itertools.chain.from_iterable((*facts, *(array.words for array in fresh)))
         words = (*head, *counts, *flat, *results, *sources)
         self._record = (ctypes.c_int64 * len(words))(*words)
         self.address = ctypes.addressof(self._record)

@@ -58,6 +58,13 @@ def fast_method(name: bytes, address: int) -> Method:
     return Method(name, address, _FASTCALL, None)
 
 
+def new_capsule(address: int, name: int) -> Any:
+    """A capsule that holds this; its name is at an address, and stays there."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.argtypes, make.restype = (ctypes.c_void_p,) * 3, ctypes.py_object
+    return make(address, name, None)
+
+
 def capsule_address(capsule: Any, name: bytes | None) -> int:
     """What a capsule holds."""
     get = ctypes.pythonapi.PyCapsule_GetPointer

@@ -20,11 +20,8 @@ from numba.extending import register_jitable
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import STRANGE
 from pullback.cpu.door import (
-    DTYPE,
-    EXTENTS,
     MANY,
     OBJECT,
-    RANK,
     SLOTS,
     data_of,
     launch_with_lock,
@@ -38,7 +35,6 @@ from pullback.cpu.guest import (
     ARRAY,
     BITS,
     DOOR,
-    EMPTY,
     EQUAL,
     FACT,
     FRESH,
@@ -52,6 +48,7 @@ from pullback.cpu.guest import (
     NOWHERE,
     PASSED,
     POSITION,
+    RECORD,
     RESULTS,
     SAME,
     SCRATCH,
@@ -79,7 +76,8 @@ from pullback.cpu.interpreter import (
 )
 from pullback.cpu.kernel import native
 from pullback.cpu.manners import GRADED, STILL, is_plain_call, is_recording, state_of
-from pullback.cpu.words import address_of, at, call, stack_words
+from pullback.cpu.shelf import made
+from pullback.cpu.words import address_of, at, stack_words
 
 GUESTS: Final = 8  # so many a porter remembers
 
@@ -143,14 +141,9 @@ def _find(guest, values, count, tensors):
 
 
 @register_jitable
-def _made(guest, fresh):
-    """A fresh array, like its slot if nobody else makes it; 0 with an error set."""
-    if fresh[MAKER] != 0:
-        return call_object(fresh[MAKER])
-    slot = slot_at(guest[DOOR], fresh[POSITION])
-    hold(slot[DTYPE])  # which is taken over
-    extents = address_of(slot) + 8 * EXTENTS
-    return call(guest[EMPTY], (slot[RANK], extents, slot[DTYPE], 0))
+def _made(fresh):
+    """A fresh array; 0 with an error set."""
+    return made(at(fresh[RECORD])) if fresh[MAKER] == 0 else call_object(fresh[MAKER])
 
 
 @register_jitable
@@ -159,7 +152,7 @@ def _make_all(guest, values, count, tensors):
     the launch knows is at an odd address, which it does not take.)"""
     for number in range(guest[FRESH]):
         fresh = _fresh(guest, number)
-        value = values[count + number] = _made(guest, fresh)
+        value = values[count + number] = _made(fresh)
         if value == 0:
             return number
         if fresh[POSITION] != NOWHERE:
@@ -193,10 +186,10 @@ def _result(guest, values):
 @register_jitable
 def _serve(guest, values, count, tensors):
     """The result; 0 with an error set; or STRANGE if the launch would not have it."""
-    made, result = _make_all(guest, values, count, tensors), 0
-    if made == guest[FRESH]:
+    done, result = _make_all(guest, values, count, tensors), 0
+    if done == guest[FRESH]:
         result = _result(guest, values) if _launch(guest, values, tensors) == 0 else STRANGE
-    for number in range(made):
+    for number in range(done):
         drop(values[count + number])
     return result
 

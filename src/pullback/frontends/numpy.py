@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.errors import BufferTooSmall
+from pullback.cpu.recycle import Maker
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import FRONT_ENDS, Function
 from pullback.plan.plan import exact, remember
@@ -20,7 +21,6 @@ from pullback.tensor.adapters import (
     family_of,
     numpy_address,
 )
-from pullback.tensor.recycle import maker
 from pullback.tensor.view import TensorSpec
 
 _READY: dict[Any, Ready] = {}
@@ -46,7 +46,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
 
 
 def _maker(spec: TensorSpec) -> Callable[[], Any]:
-    return maker(spec.shape, spec.element.dtype)
+    return Maker(spec.shape, spec.element.dtype)
 
 
 def _seen(value: Any) -> Any:

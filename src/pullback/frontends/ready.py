@@ -7,7 +7,6 @@ call of a kind binds, validates and lays out; a repeated one fetches addresses a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -20,13 +19,12 @@ from pullback.cpu.guest import NOWHERE, STACK_BYTES, Fresh, Guest, is_plain
 from pullback.cpu.manners import Manners
 from pullback.cpu.pool import get_num_threads
 from pullback.cpu.porter import Porter
+from pullback.cpu.recycle import Maker as ArrayMaker
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream
 from pullback.tensor.adapters import numpy_address
-from pullback.tensor.recycle import empty as recycled
-from pullback.tensor.recycle import is_from_numpy
 from pullback.tensor.view import TensorRef, TensorSpec
 
 _CPU = Stream.cpu()
@@ -56,6 +54,7 @@ class Ready:
         "_op",
         "_plan",
         "_results",
+        "_scratch",
         "_sources",
         "_workspace",
         "takes_parts",
@@ -74,6 +73,7 @@ class Ready:
         self._op, self._plan, self._launch = op, plan, launch
         self._guest: Any = None
         self._workspace = plan.workspace_size
+        self._scratch = ArrayMaker((self._workspace,), _BYTES)
         names = [slot.name for slot in plan.record.slots]
         self._blank: list[Any] = [None] * len(names)
         views = [(i, v) for i, n in enumerate(names) if (v := call.tensors.get(n)) is not None]
@@ -106,7 +106,8 @@ class Ready:
         addresses = [0 if array is None else look(array) for array in arrays]
         for position, offset in self._offsets:
             addresses[position] += offset
-        _held, address = _scratch(self._workspace) if self._workspace else (None, 0)
+        scratch = self._scratch() if self._workspace else None  # held until the run is over
+        address = 0 if scratch is None else numpy_address(scratch)
         status = self._launch.run(addresses, arrays, address, get_num_threads())
         return self._finish(status, arrays, out)
 
@@ -147,12 +148,12 @@ class Ready:
         first = starts[-1] if out is None else given + (type(out) is tuple)
         for number, (position, _) in enumerate(self._fresh):
             sources[position] = first + number
-        fresh = [_fresh(position, make) for position, make in self._fresh] if out is None else []
+        fresh = [Fresh(make, position) for position, make in self._fresh] if out is None else []
         results = [sources[i] for i in self._results] if out is None else [given]
         scratch = NOWHERE
         if self._workspace > STACK_BYTES:
             scratch = starts[-1] + len(fresh)
-            fresh.append(Fresh(partial(recycled, (self._workspace,), _BYTES)))
+            fresh.append(Fresh(self._scratch))
         hidden = [parameters.index(name) for name in self._hidden]
         return Guest(door, values, fresh, results, sources, scratch, hidden, manners)
 
@@ -189,16 +190,6 @@ def _porter(function: Function) -> Porter:
         porter = _PORTERS.setdefault(function, Porter())
         function.ask = porter.ask
     return porter
-
-
-def _fresh(position: int, make: Callable[[], Any]) -> Fresh:
-    return Fresh(None if is_from_numpy(make) else make, position)
-
-
-def _scratch(size: int) -> tuple[Any, int]:
-    """Memory for a run, to be held until it is over, and where it is."""
-    memory = recycled((size,), _BYTES)
-    return memory, numpy_address(memory)
 
 
 def prepare(

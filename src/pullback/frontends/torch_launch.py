@@ -17,13 +17,13 @@ from pullback.contract.errors import Unsupported
 from pullback.cpu.door import DESCRIBERS
 from pullback.cpu.interpreter import capsule_address
 from pullback.cpu.manners import Manners
+from pullback.cpu.recycle import Maker
 from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
 from pullback.plan.public import ASKED
 from pullback.tensor.adapters import numpy_address
 from pullback.tensor.layout import contiguous_strides
-from pullback.tensor.recycle import empty as recycled
 from pullback.tensor.view import TensorSpec
 
 DTYPES = {kind: getattr(torch, row.long_name) for kind, row in TABLE.items()}
@@ -136,8 +136,10 @@ def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
     if size < _LARGE:
         return partial(_small, shape, strides, dtype)
 
+    recycled = Maker((size,), _BYTES)
+
     def large() -> torch.Tensor:
-        storage = torch.frombuffer(recycled(size, _BYTES), dtype=torch.uint8).untyped_storage()
+        storage = torch.frombuffer(recycled(), dtype=torch.uint8).untyped_storage()
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
 
     return large

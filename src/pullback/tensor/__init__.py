@@ -1,1 +1,1 @@
-"""Foreign arrays in, views out: adapters, layouts, the pool of recycled outputs."""
+"""Foreign arrays in, views out: adapters and layouts."""

@@ -1,0 +1,143 @@
+"""Output arrays whose memory is used again.
+
+Writing into fresh pages costs as much as a kernel. So the memory of a large output goes back to a
+pool when it dies, and the next output of that size takes it from there.
+
+NumPy lets everybody say where an array's memory comes from and goes to; see shelf.py, which does
+that natively, a shelf for each size. An array made here owns its memory like any other: a view,
+memoryview or foreign tensor keeps the array, and with it the block.
+
+What the shelves share are the words of `_pool`. Whoever reads or writes more than one of them holds
+the interpreter's lock throughout, as NumPy does when arrays are made and die. So a fork needs no
+care: the child has its own copy of all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import operator
+import os
+import sys
+from functools import cache, lru_cache
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pullback.contract.errors import InvalidProblem
+from pullback.cpu.pool import immortal
+
+_SMALLEST: Final = 1 << 18  # below this (measured), the C library has warm memory at hand as soon
+_DEFAULT_LIMIT: Final = 1 << 30
+
+# Words all shelves share: bytes they may hold, -1 until somebody asks; how often a block came back;
+# the shelf made last; what is idle, and what arrays have.
+LIMIT, CLOCK, SHELVES, IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES, POOL_WORDS = range(8)
+_UNKNOWN: Final = -1
+_pool: Final = (ctypes.c_int64 * POOL_WORDS).from_address(immortal(8 * POOL_WORDS))
+_pool[LIMIT] = _UNKNOWN
+
+
+class CacheInfo(NamedTuple):
+    """What the pool holds ready, what it has handed out, and how much it may hold."""
+
+    idle_blocks: int
+    idle_bytes: int
+    used_blocks: int
+    used_bytes: int
+    limit: int
+
+
+class Maker:
+    """Makes uninitialised C-contiguous arrays of one kind; large ones may be memory used before,
+    and start at a page border. `address` is where native code finds the words it makes them by."""
+
+    __slots__ = ("_make", "_record", "address", "dtype", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        from pullback.cpu import shelf
+
+        self.shape, self.dtype = shape, dtype
+        self._record = shelf.record_of(shape, dtype, _handler(prod(shape) * dtype.itemsize))
+        self.address: int = self._record.ctypes.data
+        self._make = shelf.make_method().of(self._record)
+
+    def __call__(self) -> NDArray[Any]:
+        array: NDArray[Any] = self._make()
+        return array
+
+
+def empty_cache() -> None:
+    """Free all memory that no array uses at the moment."""
+    _trim(0)
+
+
+def set_cache_limit(nbytes: int) -> None:
+    """Keep at most so many unused bytes. Larger arrays are not recycled; 0 turns all off."""
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__") or operator.index(nbytes) < 0:
+        expected = "a whole number of bytes, not negative"
+        raise InvalidProblem("set_cache_limit", "nbytes", expected, repr(nbytes))
+    _pool[LIMIT] = min(operator.index(nbytes), sys.maxsize)
+    _trim(_pool[LIMIT])
+
+
+def cache_info() -> CacheInfo:
+    """The state of the pool; exact while no other thread allocates or frees."""
+    counts = IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES
+    return CacheInfo._make([*(_pool[count] for count in counts), _capacity()])
+
+
+def _trim(limit: int) -> None:
+    """Free the blocks unused for longest until the rest fits the limit."""
+    if _pool[IDLE_BYTES] > limit:
+        from pullback.cpu import shelf
+
+        shelf.trim(ctypes.addressof(_pool), limit)
+
+
+@cache
+def _can_recycle() -> bool:
+    """Whether there are pages to map, and one lock for all who look at the pool."""
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return sys.implementation.name == "cpython" and locked and hasattr(mmap, "MAP_PRIVATE")
+
+
+def _handler(size: int) -> Any:
+    """The memory handler for arrays of so many bytes; None for NumPy's own."""
+    _capacity()  # from here on native code reads it
+    return _shelved(_size_class(size)) if size >= _SMALLEST and _can_recycle() else None
+
+
+@cache
+def _shelved(size: int) -> Any:
+    """The handler of a size class. (Should two threads make one, each shelf does its work.)"""
+    from pullback.cpu import shelf
+
+    return shelf.open_shelf(ctypes.addressof(_pool), size)
+
+
+@lru_cache
+def _size_class(size: int) -> int:
+    """Round up to an eighth of a power of two: at most 12.5 % more than asked for."""
+    step = 1 << (size.bit_length() - 4)
+    return -(-size // step) * step
+
+
+def _capacity() -> int:
+    """The limit in force: the one set, else what the environment says, else 1 GiB."""
+    if _pool[LIMIT] == _UNKNOWN:
+        _pool[LIMIT] = _default_limit()
+    return _pool[LIMIT]
+
+
+def _default_limit() -> int:
+    if os.environ.get("PULLBACK_POOL", "").strip() == "0":
+        return 0
+    text = os.environ.get("PULLBACK_POOL_BYTES", "").strip()
+    if not text:
+        return _DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidProblem("cache_info", "PULLBACK_POOL_BYTES", "a whole number", repr(text))
+    return min(int(text), sys.maxsize)
