@@ -56,10 +56,15 @@ class Subject:
     def oracle(self) -> Any:
         return getattr(import_module(f"pullback.ops.{self.family}.oracle"), self.name)
 
+    @cached_property
+    def _asked(self) -> set[str]:
+        """What the oracle takes."""
+        return set(inspect.signature(self.oracle).parameters)
+
     def truth(self, arguments: Arguments, rounded: Arguments | None = None) -> tuple[Any, ...]:
         """The oracle's answer to the same arguments, unrounded. `rounded` are what a kernel would
         take, where these are wider."""
-        known = set(inspect.signature(self.oracle).parameters) - self._unread(rounded or arguments)
+        known = self._asked - self._unread(rounded or arguments)
         with np.errstate(all="ignore"):
             result = self.oracle(**{k: v for k, v in arguments.items() if k in known})
         return result if isinstance(result, tuple) else (result,)
@@ -131,11 +136,7 @@ class Subject:
         if "out_of_range" in names:
             found["out_of_range"] = "skip"
         self._complete(found, case, element, exact)
-        required = (
-            name
-            for name, p in inspect.signature(self.function.body).parameters.items()
-            if p.default is inspect.Parameter.empty
-        )
+        required = (name for name in names if name not in self.function.defaults)
         return found if all(name in found for name in required) else None
 
     def _complete(self, found: Arguments, case: Case, element: ElementKind, exact: bool) -> None:

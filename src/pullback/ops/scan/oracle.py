@@ -51,17 +51,14 @@ def cumprod_backward(
 
 
 def _holders(rows: Wide, ties: ScanTies) -> Ints:
-    """For each position, the row that holds the running maximum there. NaN is greatest."""
-    holders = np.zeros(rows.shape, np.int64)
-    best = rows[:1].copy()
-    for k in range(1, len(rows)):
-        both_nan = np.isnan(rows[k]) & np.isnan(best[0])
-        wins = (rows[k] > best[0]) | (np.isnan(rows[k]) & ~np.isnan(best[0]))
-        if ties == "last":
-            wins |= (rows[k] == best[0]) | both_nan
-        holders[k] = np.where(wins, k, holders[k - 1])
-        best[0] = np.where(wins, rows[k], best[0])
-    return holders
+    """For each position, the row that holds the running maximum there, which is the last that won.
+    NaN is greatest."""
+    best = np.maximum.accumulate(rows, axis=0)
+    wins = (rows == best) | np.isnan(rows)
+    if ties == "first":  # what equals the best so far changes nothing
+        wins[1:] &= (best[1:] != best[:-1]) & ~np.isnan(best[:-1])
+    places = np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
+    return np.maximum.accumulate(np.where(wins, places, 0), axis=0)
 
 
 def _running_extremum(
@@ -145,14 +142,12 @@ def _log_sums(rows: Wide) -> tuple[Wide, Wide]:
 
     Kept apart so that neither a large m nor a tiny t costs digits.
     """
-    peak, rest = rows.copy(), np.zeros_like(rows)
+    peak, rest = np.maximum.accumulate(rows, axis=0), np.zeros_like(rows)
+    rises, one = rows[1:] > peak[:-1], _ratio(rows[1:], peak[1:])
+    shrinks = _ratio(peak[:-1], peak[1:])
     for k in range(1, len(rows)):
-        peak[k] = np.maximum(peak[k - 1], rows[k])
-        rest[k] = np.where(
-            rows[k] > peak[k - 1],
-            (1 + rest[k - 1]) * _ratio(peak[k - 1], peak[k]),
-            rest[k - 1] + _ratio(rows[k], peak[k]),
-        )
+        before = rest[k - 1]
+        rest[k] = np.where(rises[k - 1], (1 + before) * shrinks[k - 1], before + one[k - 1])
     return peak, rest
 
 
