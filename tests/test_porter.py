@@ -20,6 +20,7 @@ from pullback.cpu.porter import GUESTS
 from pullback.plan.function import Function
 from pullback.verify.laws import same_bits, trials
 from pullback.verify.subject import Subject, subjects
+from test_pool import python
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -165,6 +166,36 @@ def test_many_threads_meet_one_porter() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(visit, range(8)))
+
+
+def test_the_first_calls_of_all_may_come_at_once() -> None:
+    script = """
+        import numpy as np
+        import pullback as pb
+
+        sys.setswitchinterval(1e-5)
+        gate, x = threading.Barrier(8), np.ones(8, np.float32)
+        desc = pb.ScanDescriptor(
+            kind=pb.ScanKind.CUMPROD, input_shape=(8,), scan_axis=0, element=pb.ElementKind.F32
+        )
+        plan = pb.ScanPlan.select(pb.Stream.cpu(), desc, pb.PlanPreference())
+
+        def visit():
+            gate.wait()
+            for _ in range(100):
+                assert pb.cumsum(x)[-1] == 8
+                args = pb.ScanArgs(x=x, y=np.empty_like(x))
+                plan.run(pb.Stream.cpu(), pb.Workspace.NONE, args)
+                assert args.y[-1] == 1
+
+        callers = [threading.Thread(target=visit) for _ in range(8)]
+        for caller in callers: caller.start()
+        for caller in callers: caller.join()
+        rubbish = [bytes(30 + i % 30) for i in range(100_000)]  # where somebody's was
+        gate = threading.Barrier(1)
+        visit()
+    """
+    python(script, prelude=False)
 
 
 def test_functions_are_plain_functions() -> None:

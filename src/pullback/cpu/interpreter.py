@@ -54,8 +54,12 @@ _FASTCALL: Final = 0x80
 
 
 def fast_method(name: bytes, address: int) -> Method:
-    """A C function `PyObject *f(PyObject *self, PyObject *const *passed, Py_ssize_t count)`."""
-    return Method(name, address, _FASTCALL, None)
+    """A C function `PyObject *f(PyObject *self, PyObject *const *passed, Py_ssize_t count)`.
+
+    Kept alive here, not by a cache of the caller: threads that fill one at once replace theirs."""
+    method = Method(name, address, _FASTCALL, None)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(method))
+    return method
 
 
 def new_capsule(address: int, name: int) -> Any:
