@@ -58,7 +58,7 @@ def test_an_ordinary_array(shape: tuple[int, ...], dtype: str) -> None:
     assert array.flags.aligned
     assert array.flags.owndata
     assert array.base is None
-    recycled = array.nbytes >= 1 << 18
+    recycled = array.nbytes >= recycle._SMALLEST
     assert cache_info().used_blocks == recycled
     assert not recycled or address(array) % mmap.PAGESIZE == 0
 

@@ -30,7 +30,7 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
-from pullback.cpu.interpreter import clear_error, lock, unlock
+from pullback.cpu.interpreter import capsule_address, clear_error, lock, unlock
 from pullback.cpu.kernel import POLICY, KernelCache, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
@@ -49,11 +49,12 @@ MAX_RANK: Final = 8
 STRIDES: Final = EXTENTS + MAX_RANK
 SLOT_WORDS: Final = STRIDES + MAX_RANK
 
-# Words of an array's header, as NumPy's C interface has kept them since 1.7; `_headers_are_known`
+# Words of an array's header, as NumPy's C interface has kept them since 1.7; `headers_are_known`
 # looks whether this interpreter does. Rank and flags are half words.
 _HEAD: Final = object.__basicsize__ // 8
 _TYPE: Final = _HEAD - 1
-_DATA, _RANK, _EXTENTS, _STRIDES, _BASE, _DTYPE, _FLAGS = range(_HEAD, _HEAD + 7)
+_DATA, _RANK, _EXTENTS, _STRIDES, _BASE, _DTYPE, FLAGS = range(_HEAD, _HEAD + 7)
+HANDLER: Final = FLAGS + 3  # what frees its memory, since 1.22
 _HALF: Final = 0xFFFFFFFF
 _WRITABLE: Final = 0x0400
 
@@ -111,7 +112,7 @@ def locate(slot, word):
     if array[_TYPE] != slot[OBJECT] or array[_DTYPE] != slot[DTYPE]:
         return STRANGE
     rank = array[_RANK] & _HALF
-    if rank != slot[RANK] or array[_FLAGS] & _WRITABLE != slot[WRITABLE]:
+    if rank != slot[RANK] or array[FLAGS] & _WRITABLE != slot[WRITABLE]:
         return STRANGE
     # A view of another array is inside it, for NumPy made it; other owners Python looks at.
     if array[_BASE] != 0 and type_of(array[_BASE]) != slot[OBJECT]:
@@ -206,15 +207,28 @@ def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
 # --- the record, as Python fills it ---------------------------------------------------------------
 
 
+# `PyObject *PyDataMem_GetHandler()`, by its place in the table of NumPy's C interface.
+_GET_HANDLER: Final = 305
+
+
+def numpy_function(place: int) -> int:
+    """The address of a function of NumPy's C interface."""
+    table = capsule_address(np._core.multiarray._ARRAY_API, None)  # type: ignore[attr-defined]
+    return ctypes.c_int64.from_address(table + 8 * place).value
+
+
 @cache
-def _headers_are_known() -> bool:
+def headers_are_known() -> bool:
     """Whether arrays of this NumPy are laid out as above, and only we look at them meanwhile."""
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     if sys.implementation.name != "cpython" or sys.byteorder != "little" or not locked:
         return False
+    if np.ndarray.__basicsize__ <= 8 * HANDLER:
+        return False
+    handler = ctypes.PYFUNCTYPE(ctypes.py_object)(numpy_function(_GET_HANDLER))()
     base = np.zeros((3, 5), np.float32)
     for array in (base, base[1:, ::2].T, np.frombuffer(b"12345678", np.int32)):
-        words = (ctypes.c_int64 * (_HEAD + 7)).from_address(id(array))
+        words = (ctypes.c_int64 * (HANDLER + 1)).from_address(id(array))
         numbers = ctypes.c_int64 * array.ndim
         if (
             words[_TYPE] != id(np.ndarray)
@@ -222,7 +236,8 @@ def _headers_are_known() -> bool:
             or words[_RANK] & _HALF != array.ndim
             or words[_BASE] != (0 if array.base is None else id(array.base))
             or words[_DTYPE] != id(array.dtype)
-            or words[_FLAGS] & _WRITABLE != _WRITABLE * array.flags.writeable
+            or words[FLAGS] & _WRITABLE != _WRITABLE * array.flags.writeable
+            or words[HANDLER] != (id(handler) if array.flags.owndata else 0)
             or tuple(numbers.from_address(words[_EXTENTS])) != array.shape
             or tuple(numbers.from_address(words[_STRIDES])) != array.strides
         ):
@@ -243,7 +258,7 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
         return slot_words(ADDRESS, value)
     if type(value) in DESCRIBERS:
         return _tensor_slot(value, offset)
-    if type(value) is not np.ndarray or value.ndim > MAX_RANK or not _headers_are_known():
+    if type(value) is not np.ndarray or value.ndim > MAX_RANK or not headers_are_known():
         return None
     writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
     facts = (id(np.ndarray), id(value.dtype), writable, value.ndim, offset)
@@ -261,7 +276,7 @@ def _tensor_slot(tensor: Any, offset: int) -> list[int] | None:
     words = (ctypes.c_int64 * _DESCRIPTION)()
     ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(describe)(tensor, words)
     rank = words[_KIND_AND_RANK] & _HALF
-    if words[_DEVICE] != _CPU or rank > MAX_RANK or not _headers_are_known():
+    if words[_DEVICE] != _CPU or rank > MAX_RANK or not headers_are_known():
         return None
     numbers = ctypes.c_int64 * rank
     facts = (id(type(tensor)), words[_KIND_AND_RANK], describe, rank, offset)

@@ -21,6 +21,7 @@ call_with_all = types.ExternalFunction("PyObject_Vectorcall", INT(INT, INT, INT,
 attribute = types.ExternalFunction("PyObject_GetAttr", INT(INT, INT))
 as_integer = types.ExternalFunction("PyLong_AsLongLong", INT(INT))
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
+no_memory = types.ExternalFunction("PyErr_NoMemory", INT())
 hold = types.ExternalFunction("Py_IncRef", types.void(INT))
 drop = types.ExternalFunction("Py_DecRef", types.void(INT))
 compare = types.ExternalFunction("PyObject_RichCompareBool", types.int32(INT, INT, types.int32))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pullback.contract.errors import InvalidProblem
 from pullback.cpu.pool import immortal
 
-_SMALLEST: Final = 1 << 18  # below this (measured), the C library has warm memory at hand as soon
+_SMALLEST: Final = 1 << 17  # smaller ones the C library keeps; larger ones it may give back at once
 _DEFAULT_LIMIT: Final = 1 << 30
 
 # Words all shelves share: bytes they may hold, -1 until somebody asks; how often a block came back;
@@ -99,9 +99,10 @@ def _trim(limit: int) -> None:
 
 @cache
 def _can_recycle() -> bool:
-    """Whether there are pages to map, and one lock for all who look at the pool."""
-    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return sys.implementation.name == "cpython" and locked and hasattr(mmap, "MAP_PRIVATE")
+    """Whether there are pages to map, arrays to put over them, and one lock for all who do."""
+    from pullback.cpu.door import headers_are_known
+
+    return hasattr(mmap, "MAP_PRIVATE") and headers_are_known()
 
 
 def _handler(size: int) -> Any:

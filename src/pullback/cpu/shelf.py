@@ -1,7 +1,7 @@
 """The native side of recycled outputs: shelves of memory, and arrays that stand on them.
 
 A shelf keeps the idle blocks of one size. It is the context of a memory handler of NumPy's, whose
-functions below are called when such an array is made and when it dies. A shelf is a record of
+functions below are called when such an array dies. A shelf is a record of
 
     SIZE             of its blocks, in bytes
     NEWEST, OLDEST   of the idle ones by the time they came back, or 0
@@ -25,8 +25,16 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from pullback.cpu.atomics import INT
-from pullback.cpu.door import data_of
-from pullback.cpu.interpreter import Method, capsule_address, drop, fast_method, hold, new_capsule
+from pullback.cpu.door import FLAGS, HANDLER, data_of, numpy_function
+from pullback.cpu.interpreter import (
+    Method,
+    capsule_address,
+    drop,
+    fast_method,
+    hold,
+    new_capsule,
+    no_memory,
+)
 from pullback.cpu.kernel import native
 from pullback.cpu.pool import immortal
 from pullback.cpu.recycle import (
@@ -119,16 +127,10 @@ def _shrink(pool, limit):
         _unmap(block, shelf[SIZE])
 
 
-# --- what NumPy calls -----------------------------------------------------------------------------
-
-
-@native(INT(INT, INT))
-def _take(context, nbytes):
+@register_jitable
+def _taken(shelf):
     """The block returned last: the likeliest to be in a cache. 0 if there is no memory."""
-    shelf = at(context)
     pool, block = at(shelf[POOL]), shelf[NEWEST]
-    if nbytes > shelf[SIZE]:
-        return 0
     if block != 0:
         _take_off(shelf, block)
     else:
@@ -142,10 +144,8 @@ def _take(context, nbytes):
     return block
 
 
-@native(INT(INT, INT, INT))
-def _give(context, block, nbytes):
-    """The array is dead, and so is every view of it."""
-    shelf = at(context)
+@register_jitable
+def _given_back(shelf, block):
     pool = at(shelf[POOL])
     pool[USED_BLOCKS] -= 1
     pool[USED_BYTES] -= shelf[SIZE]
@@ -154,12 +154,21 @@ def _give(context, block, nbytes):
     else:
         _put_on(shelf, block)
         _shrink(pool, pool[LIMIT])
+
+
+# --- what NumPy calls -----------------------------------------------------------------------------
+
+
+@native(INT(INT, INT, INT))
+def _give(context, block, nbytes):
+    """The array is dead, and so is every view of it."""
+    _given_back(at(context), block)
     return 0
 
 
 @native(INT(INT, INT, INT))
-def _take_zeros(context, count, nbytes):
-    """Nobody asks for any: only uninitialised arrays are made here."""
+def _refuse(context, count, nbytes):
+    """NumPy never takes memory here itself."""
     return 0
 
 
@@ -171,37 +180,41 @@ def _resize(context, block, nbytes):
 
 # --- arrays ---------------------------------------------------------------------------------------
 
-# Words of a record to make arrays by: addresses of NumPy's maker of arrays and of what tells it
-# where memory comes from, the handler to tell it and its shelf, or 0; then what an array is like.
-_EMPTY, _TELL, _HANDLER, _SHELF, _DTYPE, _RANK, _EXTENTS = range(7)
+# Words of a record to make arrays by: addresses of NumPy's makers of arrays that take memory and of
+# arrays over memory; the type; the handler of a shelf and the shelf, or 0; what an array is like.
+_EMPTY, _OVER, _TYPE, _HANDLER, _SHELF, _DTYPE, _RANK, _EXTENTS = range(8)
+
+_OWNED, _PLAIN = 0x0004, 0x0501  # flags: owner of its memory; contiguous, aligned and writable
 
 
 @register_jitable
-def _new(record):
-    hold(record[_DTYPE])  # which is taken over
-    extents = address_of(record) + 8 * _EXTENTS
-    return call(record[_EMPTY], (record[_RANK], extents, record[_DTYPE], 0))
+def _stands_on(shelf, record, extents):
+    """An array over a block that it owns; 0 with an error set."""
+    block = _taken(shelf)
+    if block == 0:
+        drop(record[_DTYPE])
+        return no_memory()
+    likeness = (record[_TYPE], record[_DTYPE], record[_RANK], extents)
+    array = call(record[_OVER], (*likeness, 0, block, _PLAIN, 0))
+    if array == 0:
+        _given_back(shelf, block)
+    else:
+        hold(record[_HANDLER])
+        at(array)[HANDLER] = record[_HANDLER]
+        at(array)[FLAGS] |= _OWNED
+    return array
 
 
 @register_jitable
 def made(record):
     """An array; 0 with an error set."""
-    if record[_SHELF] == 0:
-        return _new(record)
-    shelf = at(record[_SHELF])
-    if shelf[SIZE] > at(shelf[POOL])[LIMIT]:
-        return _new(record)
-    before = call(record[_TELL], (record[_HANDLER],))
-    if before == 0:
-        return 0
-    array = _new(record)
-    after = call(record[_TELL], (before,))
-    drop(before)
-    if after == 0:
-        drop(array)
-        return 0
-    drop(after)
-    return array
+    extents = address_of(record) + 8 * _EXTENTS
+    hold(record[_DTYPE])  # which is taken over
+    if record[_SHELF] != 0:
+        shelf = at(record[_SHELF])
+        if shelf[SIZE] <= at(shelf[POOL])[LIMIT]:
+            return _stands_on(shelf, record, extents)
+    return call(record[_EMPTY], (record[_RANK], extents, record[_DTYPE], 0))
 
 
 @native(INT(INT, INT, INT))
@@ -262,7 +275,7 @@ def open_shelf(pool: int, size: int) -> Any:
     ctypes.memmove(name, _NAME, len(_NAME))
     handler = _Handler.from_address(place)
     handler.name, handler.version, handler.context = b"pullback", 1, shelf
-    handler.functions[:] = [_take(), _take_zeros(), _resize(), _give()]
+    handler.functions[:] = [_refuse(), _refuse(), _resize(), _give()]
     _with_lock(_open())(pool, shelf)
     return new_capsule(place, name)
 
@@ -278,7 +291,7 @@ def record_of(shape: tuple[int, ...], dtype: np.dtype[Any], handler: Any) -> NDA
     shelf, told = 0, 0
     if handler is not None:
         shelf, told = _Handler.from_address(capsule_address(handler, _NAME)).context, id(handler)
-    words = (*_functions(), told, shelf, id(dtype), len(shape), *shape)
+    words = (*_functions(), id(np.ndarray), told, shelf, id(dtype), len(shape), *shape)
     record = np.array(words, np.int64).view(_Record)
     record.kept = dtype, handler
     return record
@@ -286,10 +299,8 @@ def record_of(shape: tuple[int, ...], dtype: np.dtype[Any], handler: Any) -> NDA
 
 @cache
 def _functions() -> tuple[int, int]:
-    """By their places in the table of NumPy's C interface:
-    `PyObject *PyArray_Empty(int rank, npy_intp *extents, PyArray_Descr *dtype, int fortran)`, which
-    takes over a reference to the dtype, and `PyObject *PyDataMem_SetHandler(PyObject *handler)`,
-    which returns the one before."""
-    table = capsule_address(np._core.multiarray._ARRAY_API, None)  # type: ignore[attr-defined]
-    empty, tell = (ctypes.c_int64.from_address(table + 8 * place).value for place in (184, 304))
-    return empty, tell
+    """By their places in the table of NumPy's C interface: `PyObject *PyArray_Empty(int rank,
+    npy_intp *extents, PyArray_Descr *dtype, int fortran)` and `PyObject *PyArray_NewFromDescr(
+    PyTypeObject *type, PyArray_Descr *dtype, int rank, npy_intp *extents, npy_intp *strides,
+    void *memory, int flags, PyObject *like)`, which take over a reference to the dtype."""
+    return numpy_function(184), numpy_function(94)

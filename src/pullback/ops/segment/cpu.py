@@ -39,7 +39,7 @@ MOST_BUCKETS, WIDEST_BUCKET = 1 << 10, 23
 # Of rows that make a piece of the walk: a core that stays with its rows for long finds them faster,
 # but there must be pieces enough to share.
 LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
-LEAST_COPIED = 1 << 20  # of a piece of rows that are only copied
+LEAST_COPIED = 1 << 21  # of a piece of rows that are only copied: fewer take longer by two threads
 
 _ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
 _NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type

@@ -91,16 +91,9 @@ def copy_ends(target, where, source, row, count, n):
 
 
 @inlined
-def copy_row(target, where, source, row, count):
-    """A row without gaps, in few large pieces; the last of them overlaps the one before."""
-    wide, c = two_lines(source), 0
-    if count > wide:
-        while c + wide <= count:
-            copy_piece(target, where + c, source, row + c, wide)
-            c += wide
-        if c < count:  # a last piece that is always there takes longer (measured)
-            copy_piece(target, where + count - wide, source, row + count - wide, wide)
-    elif count >= line_elements(source):
+def copy_short(target, where, source, row, count):
+    """A row without gaps of at most two lines."""
+    if count >= line_elements(source):
         copy_ends(target, where, source, row, count, line_elements(source))
     elif count >= half_line(source):
         copy_ends(target, where, source, row, count, half_line(source))
@@ -111,6 +104,23 @@ def copy_row(target, where, source, row, count):
     else:
         for c in range(count):
             copy_piece(target, where + c, source, row + c, 1)
+
+
+@inlined
+def copy_long(target, where, source, row, count, ahead, far):
+    """A longer one, in few large pieces, the last of which overlaps the one before; meanwhile the
+    row at `ahead` is asked for, if the table is `far`."""
+    wide, line, c = two_lines(source), line_elements(source), 0
+    while c + wide <= count:
+        if far:
+            prefetch(source, ahead + c)
+            prefetch(source, ahead + c + line)
+        copy_piece(target, where + c, source, row + c, wide)
+        c += wide
+    if far:
+        prefetch(source, ahead + count - 1)
+    if c < count:  # a last piece that is always there takes longer (measured)
+        copy_piece(target, where + count - wide, source, row + count - wide, wide)
 
 
 @inlined
@@ -129,14 +139,16 @@ def copy_rows(task, lo, hi):
     last, far = word(task, ROWS) - 1, segments * count > near_elements(source)
     for n in range(lo, hi):
         s, where = read_wide(ids, n * step), n * between
-        if far:
-            ahead = read_wide(ids, min(n + FAR, last) * step) * stride
-            for c in range(0, count, line_elements(source)):
-                prefetch(source, ahead + c)  # only asked for, never read: any address will do
-        if s >= 0 and s < segments and s != padding:
-            copy_row(target, where, source, s * stride, count)
-        else:
+        ahead = read_wide(ids, min(n + FAR, last) * step) * stride  # never read: any will do
+        if s < 0 or s >= segments or s == padding:
             clear_row(target, where, count)
+        elif count > two_lines(source):
+            copy_long(target, where, source, s * stride, count, ahead, far)
+        else:
+            if far:
+                prefetch(source, ahead)
+                prefetch(source, ahead + count - 1)
+            copy_short(target, where, source, s * stride, count)
 
 
 @kernel
