@@ -204,8 +204,8 @@ def own_cases(subject: Subject) -> Iterator[Case]:
     return OWN[subject.family](np.random.default_rng(11))
 
 
-def _familys(subject: Subject) -> Iterator[Case]:
-    return iter(()) if subject.family in ROWS else subject.cases()
+def _familys(subject: Subject) -> tuple[Case, ...]:
+    return () if subject.family in ROWS else subject.cases()
 
 
 INDICES = (ElementKind.I64, ElementKind.I32)
