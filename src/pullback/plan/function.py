@@ -21,7 +21,7 @@ from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_o
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import is_index, resolve
 from pullback.plan.plan import Plan
-from pullback.plan.public import face_of
+from pullback.plan.public import LOADED, face_of
 from pullback.tensor.adapters import family_of
 from pullback.tensor.view import TensorRef, TensorSpec
 
@@ -143,7 +143,7 @@ class Function:
     def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         """A call the porter does not know, and all calls on arrays of other libraries. Options that
         are the default are left out."""
-        torch = sys.modules.get("torch")
+        torch = LOADED.torch or sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
             # To look families up would make their tables part of what a compiled graph depends on.
             return _torch_graph()(self, args, options, out)
@@ -211,6 +211,7 @@ def _front_end_of(value: Any) -> Callable[..., Any] | None:
     adapter = family_of(value)
     if adapter is None:
         return None
+    LOADED.torch = sys.modules.get("torch")
     call = _BY_TYPE[type(value)] = _front_end(adapter.family)
     return call
 

@@ -18,8 +18,8 @@ import numpy as np
 
 _SOURCE = """\
 def {name}({signature}):
-    torch = MODULES.get("torch")
-    if torch is None or not torch.compiler.is_dynamo_compiling():
+    torch = LOADED.torch or "torch" in MODULES and MODULES["torch"]
+    if not torch or not torch.compiler.is_dynamo_compiling():
         if type({first}) in ASKED:
             result = function.ask({values})
             if result is not None:
@@ -32,6 +32,18 @@ _OPTION = """\
 if {name} is not default_{name}:
         options["{name}"] = {name}"""
 
+
+class Loaded:
+    """Torch, once it is known to be there. Where torch.compile would look into `sys.modules`, every
+    module of the process would become something that a graph depends on."""
+
+    __slots__ = ("torch",)
+
+    def __init__(self) -> None:
+        self.torch = sys.modules.get("torch")
+
+
+LOADED = Loaded()
 
 # Types of arrays that porters may know: those of other libraries once a call was made on one.
 ASKED: set[type] = {np.ndarray}
@@ -50,7 +62,7 @@ def face_of(function: Any) -> FunctionType:
         options="\n    ".join(_OPTION.format(name=name) for name in options),
         positional=", ".join(positional),
     )
-    scope = {"ASKED": ASKED, "MODULES": sys.modules, "function": function}
+    scope = {"ASKED": ASKED, "LOADED": LOADED, "MODULES": sys.modules, "function": function}
     scope |= {f"default_{p.name}": p.default for p in parameters}
     file = f"<pullback.{function.name}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks

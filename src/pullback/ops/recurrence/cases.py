@@ -10,7 +10,7 @@ from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
 
 
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
-    b, dh, h = np.asarray(rng.standard_normal((3, *a.shape)))
+    b, dh, h = map(np.asarray, rng.standard_normal((3, *a.shape)))
     way = "backwards" if reverse else "forwards"
     return Case(
         f"{name}, {way}", {"a": a, "b": b, "dh": dh, "h": h}, {"axis": axis, "reverse": reverse}
