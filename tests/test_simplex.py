@@ -206,6 +206,24 @@ def test_gradients_of_special_rows(op: str, dtype: Any) -> None:
 
 
 @maps
+@dtypes
+@pytest.mark.parametrize("n", [31, 256, 1100])
+def test_a_gradient_does_not_depend_on_the_rows_beside_it(op: str, dtype: Any, n: int) -> None:
+    """While one row is written, the next is summed, whatever either holds."""
+    x, dy = rows((9, n), dtype), rows((9, n), dtype, 3.0)
+    x[2], x[3, n // 2] = -INF, NAN
+    dy[5, 0], dy[6, -1] = INF, NAN
+    y = forward(op)(x)
+    alone = np.concatenate([backward(op)(dy[k : k + 1], y[k : k + 1]) for k in range(9)])
+    across = backward(op)(np.ascontiguousarray(dy.T), np.ascontiguousarray(y.T), 0).T
+    in_dy, in_y = dy.copy(), y.copy()
+    backward(op)(in_dy, y, out=in_dy)
+    backward(op)(dy, in_y, out=in_y)
+    for together in (backward(op)(dy, y), across, in_dy, in_y):
+        assert np.ascontiguousarray(together).tobytes() == alone.tobytes()
+
+
+@maps
 def test_rows_without_elements(op: str) -> None:
     nothing = np.zeros((3, 0), np.float32)
     assert forward(op)(nothing).shape == (3, 0)

@@ -29,27 +29,29 @@ BACKWARD: Kernels = {
     SoftmaxKind.ENTMAX15: (cpu_backward.entmax15_rows, cpu_backward.entmax15_columns),
 }
 
-# A row asks for the next one, which at the end of a chunk is another thread's: so a large launch
-# has few chunks, each of several rows.
-CHUNKS = 64
-LARGEST_CHUNK = 1 << 20
+# Work on a row goes on while the next is on its way, but that of the last one in a chunk is another
+# thread's: so a large launch has few chunks, each of several rows. Adjoints along rows have fewer:
+# there the first row of a chunk is only read at first, and the last only written in the end.
+CHUNKS, OF_ADJOINTS = 64, 32
+LARGEST_CHUNK = 1 << 22
 
 
-def _program(kernels: Kernels, desc: Any, *views: Any) -> Program:
+def _program(kernels: Kernels, of_rows: int, desc: Any, *views: Any) -> Program:
     strides = [view.strides for view in views]
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
     rows, breadth = loops.rest.count, loops.rest.extents[-1] if loops.columns else 1
     items = rows // breadth * -(-breadth // STRIP) if rows and loops.extent else 0
     row_bytes = loops.extent * desc.element.itemsize
-    chunk = max(BYTES_PER_CHUNK, min(rows * row_bytes * len(views) // CHUNKS, LARGEST_CHUNK))
+    chunk = rows * row_bytes * len(views) // (CHUNKS if loops.columns else of_rows)
+    chunk = max(BYTES_PER_CHUNK, min(chunk, LARGEST_CHUNK))
     grain = grain_for(row_bytes * len(views) * min(breadth, STRIP), chunk)
     words = (breadth, int(streams(rows * row_bytes)), *axis_words(loops))
     return Program((Phase(kernels[kind_of(desc)][loops.columns], items, grain),), words)
 
 
 def forward(desc: Any, x: Any, y: Any) -> Program:
-    return _program(FORWARD, desc, x, y)
+    return _program(FORWARD, CHUNKS, desc, x, y)
 
 
 def backward(desc: Any, dy: Any, y: Any, dx: Any) -> Program:
-    return _program(BACKWARD, desc, dy, y, dx)
+    return _program(BACKWARD, OF_ADJOINTS, desc, dy, y, dx)

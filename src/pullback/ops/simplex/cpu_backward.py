@@ -31,22 +31,20 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_steps import ask, give, is_void, take, take_wide, to_next_of_two
+from pullback.ops.simplex.cpu_steps import give, is_void, take, take_wide
 from pullback.ops.simplex.cpu_traits import LANES
+from pullback.ops.simplex.cpu_turns import turns, turns_of_few
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SPAN,
     SUMS,
     computed,
-    each,
     each_rarely,
     exists,
     greatest,
     source,
     strip,
     target,
-    total,
-    total_of_few,
     walk,
 )
 
@@ -64,29 +62,17 @@ def _nothing(at, left, cells, part, L):
     return None
 
 
-def asking(terms: Callable) -> Callable:
-    """Terms that ask for dy of the next row; the steps ask for y, so that both passes are busy."""
-
-    @inlined
-    def asking_terms(at, left, cells, part, L):
-        ask(at[0], cells[4], L)
-        return terms(at, left, cells, part, L)
-
-    return asking_terms
-
-
 def adjoint(
     example: Callable, sums: tuple, settle: Callable, steps: tuple, weigh: Callable = _nothing
 ) -> Callable:
     """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
-    `sums`, (total, terms) of the type of `example`, and gives the lanes that are usual; then steps,
+    `sums`, (turns, terms) of the type of `example`, and gives the lanes that are usual; then steps,
     plain and guarded, give dx. weigh(...) finds the greatest y of unusual rows, if it tells their
     mass. All take cursors of dy, y and dx, lanes left, cells, part, L."""
-    (sum_up, terms), (gradient, careful) = sums, steps
+    (turns, terms), (gradient, careful) = sums, steps
 
     @inlined
     def plain(at, left, cells, part, L):
-        ask(at[1], cells[4], L)
         give(at[2], left, gradient(at, left, cells, part, L), L)
 
     @inlined
@@ -97,12 +83,19 @@ def adjoint(
         give(at[2], left, select(mass == 0, 0.0, v), L)
 
     @inlined
+    def unseen(cells, L):
+        """No greatest y, and no trace of any."""
+        for part in range(1 if L == 1 else PARTS):
+            cells[3][part] = like(cells[3][part], -INFINITY)
+            cells[4][part] = like(cells[4][part], 0.0)
+
+    @inlined
     def settled(p, cells, sums, width, L):
         """Make the cells; whether all rows are usual."""
         usual = True
         for part in range((width + LANES - 1) // LANES):
             first, second = closed(sums[part]), closed(sums[part + SPAN])
-            top, trace = cells[3][part], cells[5][part]
+            top, trace = cells[3][part], cells[4][part]
             top = greatest(select(is_nan(trace), trace, top), L)
             found = settle(p, cells, part, first, second, top)
             usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
@@ -111,26 +104,27 @@ def adjoint(
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
-        zero, none = filled(p, 0.0, L), filled(p, -INFINITY, LANES)
+        zero, none = filled(p, 0.0, L), filled(p, 0.0, LANES)
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
-        tops, traces = stack(none, PARTS), stack(none, PARTS)
-        ahead = to_next_of_two(source(task, 3, 0, 0), n)
-        cells = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), tops, ahead, traces
-        for item in range(lo, hi):
-            row, width = strip(task, 3, item)
-            dy, y, dx = source(task, 3, 0, row), source(task, 3, 1, row), target(task, 3, row)
-            for part in range(PARTS):
-                tops[part], traces[part] = none, like(none, 0.0)
-            sum_up(terms, (dy, y), cells, n, width, fours, sums, L)
-            if settled(p, cells, sums, width, L):
-                each(plain, (dy, y, dx), cells, n, width, L)
-            else:
-                for part in range(PARTS):
-                    tops[part], traces[part] = none, like(none, 0.0)
+        scales = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        cells = (*scales, stack(none, PARTS), stack(none, PARTS))
+        dy, y, dx = source(task, 3, 0, 0), source(task, 3, 1, 0), target(task, 3, 0)
+        owed = 0  # columns of the strip behind that are still to be written
+        for item in range(lo, hi + 1):
+            row, width = strip(task, 3, min(item, hi - 1))
+            width = width if item < hi else 0
+            next_dy, next_y = source(task, 3, 0, row), source(task, 3, 1, row)
+            unseen(cells, L)
+            after, widths = (next_dy, next_y), (owed, width)
+            turns(plain, (dy, y, dx), terms, after, cells, n, widths, fours, sums, L)
+            dy, y, dx, owed = next_dy, next_y, target(task, 3, row), width
+            if not settled(p, cells, sums, width, L):
+                unseen(cells, L)
                 each_rarely(weigh, (dy, y), cells, n, width, L)
                 settled(p, cells, sums, width, L)
                 each_rarely(guarded, (dy, y, dx), cells, n, width, L)
+                owed = 0
         fence()
 
     return run
@@ -143,7 +137,8 @@ def adjoint(
 def _take_off(p, cells, part, mean, mass):
     high, low, masses = cells[:3]
     finite = absolute(mean) < INFINITY
-    high[part], masses[part] = computed(p, mean), computed(p, mass)
+    high[part] = computed(p, mean)
+    masses[part] = computed(p, select(finite, 1.0, mass))  # a usual row beside others stays so
     low[part] = computed(p, select(finite, mean - to_f64(high[part]), 0.0))
     return finite
 
@@ -173,7 +168,7 @@ def _softmax_settle(p, cells, part, product, _, top):
 
 @inlined
 def _weigh(at, left, cells, part, L):
-    tops, traces = cells[3], cells[5]
+    tops, traces = cells[3], cells[4]
     size = absolute(take(at[1], left, 0.0, L))
     tops[part] = maximum(size, tops[part])
     traces[part] += size
@@ -181,7 +176,7 @@ def _weigh(at, left, cells, part, L):
 
 softmax = adjoint(
     filled,
-    (total, asking(_softmax_terms)),
+    (turns, _softmax_terms),
     _softmax_settle,
     (_softmax_gradient, _softmax_gradient),
     _weigh,
@@ -205,7 +200,7 @@ def sparse(weight: Callable) -> Callable:
         dx = s * _reduced(take(at[0], left, 0.0, L), cells, part)
         return select(not_le(s, 0.0), dx, 0.0)
 
-    return adjoint(filled, (total_of_few, terms), _sparse_settle, (gradient, gradient))
+    return adjoint(filled, (turns_of_few, terms), _sparse_settle, (gradient, gradient))
 
 
 @inlined
@@ -238,7 +233,7 @@ LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
 
 @inlined
 def _log_terms(at, left, cells, part, L):
-    tops, traces = cells[3], cells[5]
+    tops, traces = cells[3], cells[4]
     y = take(at[1], left, -INFINITY, L)
     tops[part] = maximum(y, tops[part])
     traces[part] += y
@@ -278,7 +273,7 @@ def _careful_log_gradient(at, left, cells, part, L):
 
 log_softmax = adjoint(
     filled_wide,
-    (total, asking(_log_terms)),
+    (turns, _log_terms),
     _log_settle,
     (_log_gradient, _careful_log_gradient),
     _log_weigh,

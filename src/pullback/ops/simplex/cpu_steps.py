@@ -39,8 +39,7 @@ from pullback.ops.simplex.cpu_traits import BF16, CLASSES, LANES, traits
 
 AHEAD = 16  # steps from a fetch across columns to its use
 LINE = 512  # bits of a cache line
-# Bits of a row that leaves room for the next in the caches of a core; of two rows read at a time.
-NEXT, NEXT_OF_TWO = 1 << 21, 1 << 19
+NEXT = 1 << 21  # bits of a row that leaves room for the next in the caches of a core
 F32 = ir.FloatType()
 
 
@@ -190,18 +189,12 @@ def ask(cursor, ahead, L):
     return row if L.literal_value == 1 else (lambda cursor, ahead, L: None)
 
 
-def _reach(bits: int) -> Callable:
-    @by_type
-    def to_next(cursor, n):
-        longest = bits // cursor[0].dtype.bitwidth
-        return lambda cursor, n: n if cursor[2] == 1 and n <= longest else 0
-
-    return to_next
-
-
-# How far ahead to ask: for what lies here in the next row, since memory has nothing else to do
-# while this one is computed; nowhere if that would drive out what this one still needs.
-to_next, to_next_of_two = _reach(NEXT), _reach(NEXT_OF_TWO)
+@by_type
+def to_next(cursor, n):
+    """How far ahead to ask: for what lies here in the next row, since memory has nothing else to do
+    while this one is computed; nowhere if that would drive out what this one still needs."""
+    longest = NEXT // cursor[0].dtype.bitwidth
+    return lambda cursor, n: n if cursor[2] == 1 and n <= longest else 0
 
 
 def _taker(get: Callable, load: Callable) -> Callable:

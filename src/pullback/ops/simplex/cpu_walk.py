@@ -21,16 +21,15 @@ from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import offset, step
 from pullback.cpu.memory import STORAGE, filled, is_aligned
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, moved, stack
+from pullback.cpu.tiles import by_type, moved
 from pullback.cpu.vector import like, splat, to_f64
-from pullback.ops.simplex.cpu_steps import ask, is_void, lane_of, to_next, whole_steps
+from pullback.ops.simplex.cpu_steps import lane_of, whole_steps
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
 SPAN = PARTS * CLASSES  # cells of one sum
 SUMS = 2 * SPAN
-SEEN = 64  # steps looked at in advance
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ def pair(b, kind, first, second):
 
 
 @op
-def _plus(p: types.CPointer, sums: types.BaseTuple, v: object):
+def plus(p: types.CPointer, sums: types.BaseTuple, v: object):
     """A sum by classes and its rounding errors, with the terms of v. Terms as wide as the sum are
     added one by one and leave their errors, others four by four; None adds nothing."""
 
@@ -117,59 +116,24 @@ def _joined(u: types.BaseTuple, v: types.BaseTuple):
     return u(u, v), emit
 
 
-def _summation(along: Callable) -> Callable:
-    """A sum over rows: along(term, cursors, cells, n, whole) gives that of the whole steps."""
+@by_type
+def total(term, cursors, cells, n, width, fours, sums, L):
+    """Sums over each row of the two vectors of term(cursors, left, cells, part, L), the second of
+    which may be None: in sums[part] and sums[SPAN + part]. `fours` and `sums` have SUMS cells of
+    the terms' type and of pairs of f64."""
 
-    @by_type
-    def total(term, cursors, cells, n, width, fours, sums, L):
-        def row(term, cursors, cells, n, width, fours, sums, L):
-            p, whole = cursors[0][0], whole_steps(cursors, n)
-            first, second = along(term, cursors, cells, n, whole)
-            for j in range(whole, n, LANES):
-                u, v = term(moved(cursors, j, 0), n - j, cells, 0, 1)
-                first, second = _plus(p, first, u), _plus(p, second, v)
-            sums[0], sums[SPAN] = _over_lanes(first), _over_lanes(second)
-
-        return row if L.literal_value == 1 else _across(LANES)
-
-    return total
-
-
-@inlined
-def _along(term, cursors, cells, n, whole):
-    p, zero = cursors[0][0], splat(0.0, CLASSES)
-    first, second = (zero, zero), (zero, zero)
-    for j in range(0, whole, LANES):
-        u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
-        first, second = _plus(p, first, u), _plus(p, second, v)
-    return first, second
-
-
-@inlined
-def _along_few(term, cursors, cells, n, whole):
-    """The same where most steps of the second tensor are 0, and with them their terms: such steps
-    are left out. The others are found first, so that no branch is guessed wrong for each, and what
-    they need of the first tensor is on its way. While rows are short, that is all of the next one:
-    to ask for less and later would be to wait for it."""
-    p, zero = cursors[0][0], splat(0.0, CLASSES)
-    first, second = (zero, zero), (zero, zero)
-    places = stack(0, SEEN)
-    for start in range(0, whole, SEEN * LANES):
-        count, end = 0, min(start + SEEN * LANES, whole)
-        for j in range(start, end, LANES):
-            places[count] = j
-            count += 0 if is_void(moved(cursors, 0, j)[1], (n - j,)) else 1
-        if n > SEEN * LANES:
-            for k in range(count):
-                ask(moved(cursors, 0, places[k])[0], 0, 1)
-        else:
-            for j in range(start, end, LANES):
-                ask(moved(cursors, 0, j)[0], to_next(cursors[0], n), 1)
-        for k in range(count):
-            j = places[k]
+    def row(term, cursors, cells, n, width, fours, sums, L):
+        p, whole, zero = cursors[0][0], whole_steps(cursors, n), splat(0.0, CLASSES)
+        first, second = (zero, zero), (zero, zero)
+        for j in range(0, whole, LANES):
             u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
-            first, second = _plus(p, first, u), _plus(p, second, v)
-    return first, second
+            first, second = plus(p, first, u), plus(p, second, v)
+        for j in range(whole, n, LANES):
+            u, v = term(moved(cursors, j, 0), n - j, cells, 0, 1)
+            first, second = plus(p, first, u), plus(p, second, v)
+        sums[0], sums[SPAN] = over_lanes(first), over_lanes(second)
+
+    return row if L.literal_value == 1 else _across(LANES)
 
 
 def _across(run: int) -> Callable:
@@ -199,12 +163,6 @@ def _across(run: int) -> Callable:
     return total
 
 
-# total(term, cursors, cells, n, width, fours, sums, L): sums over each row of the two vectors of
-# term(cursors, left, cells, part, L), the second of which may be None: in sums[part] and
-# sums[SPAN + part]. `fours` and `sums` have SUMS cells of the terms' type and of pairs of f64.
-total, total_of_few = _summation(_along), _summation(_along_few)
-
-
 @by_type
 def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
     """The sum of first vectors, of which no lane is negative: runs of them in their own type."""
@@ -224,7 +182,7 @@ def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
             for j in range(max(start, whole), end, LANES):
                 some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, 0, 1)[0])
             sum += to_f64(some)
-        sums[0] = _over_lanes((sum, zero))
+        sums[0] = over_lanes((sum, zero))
 
     if run == LANES:
         return simply
@@ -247,7 +205,7 @@ def _note(p, fours, sums, k, v):
     """Add v to sum k: at once, or to its four terms."""
 
     def at_once(p, fours, sums, k, v):
-        sums[k] = _plus(p, sums[k], v)
+        sums[k] = plus(p, sums[k], v)
 
     def by_fours(p, fours, sums, k, v):
         fours[k] += v
@@ -269,7 +227,7 @@ def _close(p, fours, sums):
 
 
 @op
-def _over_lanes(sums: types.BaseTuple):
+def over_lanes(sums: types.BaseTuple):
     """The sum of all classes, as a pair of one lane: the tree that `total` has across columns."""
     one = Vec(types.float64, 1)
     sum = types.UniTuple(one, 2)
@@ -330,7 +288,7 @@ def strip(task, tensors, item):
     """The number of an item's first row, and how many rows lie side by side in it."""
     breadth = word(task, TENSORS + tensors)
     strips = (breadth + STRIP - 1) // STRIP
-    outer = item // strips
+    outer = item if strips == 1 else item // strips
     first = (item - outer * strips) * STRIP
     return outer * breadth + first, min(STRIP, breadth - first)
 
