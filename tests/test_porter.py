@@ -75,6 +75,35 @@ STRANGERS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+def by_torch(array: np.ndarray) -> np.ndarray:
+    result: np.ndarray = pytest.importorskip("torch").from_numpy(array.copy()).numpy()
+    return result
+
+
+@pytest.mark.parametrize("over", [by_torch, lambda x: np.from_dlpack(x.copy())])
+def test_arrays_over_memory_of_others_are_known(over: Any) -> None:
+    function, x = stranger_to_all("cumsum"), over(X)
+    assert type(x.base) is not np.ndarray
+    function(x, 1)
+    assert same_bits(ask(function, x, 1), np.cumsum(X, 1))
+    assert same_bits(ask(function, over(X + 1), 1), np.cumsum(X + 1, 1))
+
+
+@pytest.mark.parametrize("over", [by_torch, np.copy])
+def test_an_array_with_a_stand_in_for_its_owner_is_looked_at(over: Any) -> None:
+    """It may reach beyond the memory it was made from."""
+    function, x, few = stranger_to_all("cumsum"), over(X), over(X[:1])
+    function(x, 1)
+    inside, beyond = (
+        np.lib.stride_tricks.as_strided(a, X.shape, X.strides, writeable=True) for a in (x, few)
+    )
+    assert ask(function, x, 1) is not None
+    assert ask(function, inside, 1) is ask(function, beyond, 1) is None
+    assert same_bits(function(inside, 1), np.cumsum(X, 1))
+    with pytest.raises(pb.BufferTooSmall):
+        function(beyond, 1)
+
+
 @pytest.mark.parametrize("name", STRANGERS)
 def test_strangers_are_not_let_in(name: str) -> None:
     function = stranger_to_all("cumsum")

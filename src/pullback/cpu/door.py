@@ -34,6 +34,7 @@ from pullback.cpu.interpreter import capsule_address, clear_error, lock, unlock
 from pullback.cpu.kernel import POLICY, KernelCache, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
+from pullback.tensor.adapters import OWNERS
 
 PROGRAM, PHASES, EXECUTE, SHORT, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(9)
 
@@ -42,7 +43,7 @@ SHORT_BYTES: Final = 1 << 14  # of all tensors, at the most
 # Words of a slot. Kinds: the word passed is an address; whatever it is stands for nothing; it must
 # be the object named and stands for nothing; it is an array of NumPy's; it is a tensor, which a
 # function of its library describes.
-KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, EXTENTS = range(7)
+KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, OWNERS_AT, EXTENTS = range(8)
 DESCRIBE = WRITABLE  # of a tensor
 ADDRESS, IGNORED, EXACT, ARRAY, TENSOR = range(5)
 MAX_RANK: Final = 8
@@ -99,6 +100,18 @@ def _locate_tensor(slot, word):
 
 
 @register_jitable
+def _is_safe(owners, kind):
+    """Whether an array is inside an owner of this type, because somebody has checked; Python looks
+    at other owners."""
+    number = 0
+    while owners[number] != 0:
+        if owners[number] == kind:
+            return True
+        number += 1
+    return False
+
+
+@register_jitable
 def locate(slot, word):
     """The address a word stands for, or STRANGE. Needs the interpreter's lock."""
     kind = slot[KIND]
@@ -114,8 +127,7 @@ def locate(slot, word):
     rank = array[_RANK] & _HALF
     if rank != slot[RANK] or array[FLAGS] & _WRITABLE != slot[WRITABLE]:
         return STRANGE
-    # A view of another array is inside it, for NumPy made it; other owners Python looks at.
-    if array[_BASE] != 0 and type_of(array[_BASE]) != slot[OBJECT]:
+    if array[_BASE] != 0 and not _is_safe(at(slot[OWNERS_AT]), type_of(array[_BASE])):
         return STRANGE
     if not _are_laid_out(slot, at(array[_EXTENTS]), at(array[_STRIDES])):
         return STRANGE
@@ -262,7 +274,8 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
         return None
     writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
     facts = (id(np.ndarray), id(value.dtype), writable, value.ndim, offset)
-    return slot_words(ARRAY, *facts, *value.shape, *pad, *value.strides)
+    safe = ctypes.addressof(OWNERS)
+    return slot_words(ARRAY, *facts, safe, *value.shape, *pad, *value.strides)
 
 
 # Types of tensors, and the address of the function that describes one: DLPack's
@@ -279,7 +292,7 @@ def _tensor_slot(tensor: Any, offset: int) -> list[int] | None:
     if words[_DEVICE] != _CPU or rank > MAX_RANK or not headers_are_known():
         return None
     numbers = ctypes.c_int64 * rank
-    facts = (id(type(tensor)), words[_KIND_AND_RANK], describe, rank, offset)
+    facts = (id(type(tensor)), words[_KIND_AND_RANK], describe, rank, offset, 0)
     pad = [0] * (MAX_RANK - rank)
     shape, strides = (
         list(numbers.from_address(words[i])) if rank else [] for i in (_SHAPE, _STEPS)
