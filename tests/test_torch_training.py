@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,39 +150,41 @@ def test_data_loader_workers() -> None:
     assert torch.equal(torch.cat(list(loader)), wanted)
 
 
-DISTRIBUTED = """
-import sys, torch, pullback, pullback.torch.nn as modules
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-rank, port = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-torch.manual_seed(0)
-table = modules.Embedding(9, 4)
-model = DistributedDataParallel(torch.nn.Sequential(table, modules.Sparsemax()))
-batches = torch.randint(0, 9, (2, 6), generator=torch.manual_seed(1))
-model(batches[rank]).square().sum().backward()
-alone = modules.Embedding(9, 4)
-alone.load_state_dict(table.state_dict())
-(pullback.sparsemax(alone(batches)).square().sum() / 2).backward()
-torch.testing.assert_close(table.weight.grad, alone.weight.grad)
-dist.destroy_process_group()
-"""
+def share(rank: int, port: int) -> None:
+    """One of two processes that train together gets the gradient that one alone would get."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    where, patience = f"tcp://127.0.0.1:{port}", timedelta(minutes=2)
+    dist.init_process_group("gloo", where, timeout=patience, rank=rank, world_size=2)
+    try:
+        torch.manual_seed(0)
+        table = modules.Embedding(9, 4)
+        model = DistributedDataParallel(torch.nn.Sequential(table, modules.Sparsemax()))
+        batches = torch.randint(0, 9, (2, 6), generator=torch.manual_seed(1))
+        model(batches[rank]).square().sum().backward()
+        alone = modules.Embedding(9, 4)
+        alone.load_state_dict(table.state_dict())
+        (pullback.sparsemax(alone(batches)).square().sum() / 2).backward()
+        torch.testing.assert_close(table.weight.grad, alone.weight.grad)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_distributed_data_parallel() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", DISTRIBUTED, str(rank), port],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=120)
-        assert worker.returncode == 0, errors
+        port = probe.getsockname()[1]
+    code = f"from test_torch_training import share; share(1, {port})"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    other = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+    )
+    try:
+        share(0, port)
+    finally:
+        _, errors = other.communicate(timeout=120)
+    assert other.returncode == 0, errors
