@@ -163,6 +163,36 @@ def test_a_result_may_be_an_argument_where_the_contract_says_so() -> None:
     assert same_bits(x, np.cumsum(np.cumsum(X, 1), 1))
 
 
+OPTIONS: dict[str, tuple[str, tuple[Any, ...], list[Any]]] = {
+    "axis": ("cumsum", (X,), [np.int64(0), np.int64(1), np.int32(0), 1]),
+    "weight": ("lerp", (X, X + 1), [np.float64(0.25), np.float64(0.75), np.float32(0.5), -0.0]),
+    "num_segments": ("segment_sum", (X, np.zeros(3, int)), [np.int64(1), np.int64(4), 2]),
+    "empty": ("segment_sum", (X, np.zeros(3, int), 2), [np.float64(-0.0), np.float64(0.0), 3]),
+    "num_embeddings": ("embedding_backward", (X, np.zeros(3, int)), [np.int64(1), np.int64(4)]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_numbers_of_numpy_are_known_by_their_value(name: str) -> None:
+    function, args, values = OPTIONS[name]
+    stranger = stranger_to_all(function)
+    for value in (*values, *values):
+        plain = value.item() if isinstance(value, np.generic) else value
+        want = getattr(pb, function)(*args, **{name: plain})
+        assert same_bits(stranger(*args, **{name: value}), want)
+
+
+@pytest.mark.parametrize("name", set(OPTIONS) - {"weight"})
+def test_arrays_are_no_options(name: str) -> None:
+    function, args, values = OPTIONS[name]
+    stranger = stranger_to_all(function)
+    for value in values:
+        for array in (np.array(value), np.full(3, value)):
+            with pytest.raises(pb.InvalidProblem, match=f"`{name}` must be a value, not an array"):
+                stranger(*args, **{name: array})
+        stranger(*args, **{name: value})
+
+
 def test_overlapping_memory_goes_the_long_way() -> None:
     function, room = stranger_to_all("cumsum"), np.ones(12, np.float32)
     function(room[:4].copy(), 0, out=room[8:])

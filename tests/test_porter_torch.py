@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -260,3 +261,13 @@ def test_a_torch_that_describes_no_tensors(monkeypatch: pytest.MonkeyPatch) -> N
     for x in (X, leaf, X, leaf):
         assert torch.equal(function(x, 1), SUMS)
         assert ask(function, x, 1) is None
+
+
+def test_tensors_and_arrays_are_no_options() -> None:
+    function, ids = stranger_to_all("segment_sum"), torch.tensor([0, 1, 1])
+    for count in (2, 3):
+        for value in (torch.tensor(count), np.array(count)):
+            with pytest.raises(pb.InvalidProblem, match="`num_segments` must be a value"):
+                function(X, ids, value)
+        for number in (np.int32(count), np.int64(count), count):
+            assert function(X, ids, number).shape == (count, 4)

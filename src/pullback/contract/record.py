@@ -8,6 +8,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from pullback.contract.element import FLOATS, INDICES, ElementKind, describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee
@@ -158,5 +160,13 @@ def check_flag(op: str, argument: str, value: Any) -> None:
 
 
 def is_index(value: Any) -> bool:
-    """A Python or NumPy integer, and not a bool."""
-    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+    """A Python or NumPy integer, or a symbol for one; not a bool, and not an array of one."""
+    return hasattr(type(value), "__index__") and is_number(value)
+
+
+def is_number(value: Any) -> bool:
+    """A real number of Python's or NumPy's, or a symbol for one; not a bool, and not an array."""
+    if isinstance(value, bool | np.bool_ | np.complexfloating | np.flexible):
+        return False
+    real = hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
+    return real and (isinstance(value, np.generic) or not hasattr(type(value), "__array__"))

@@ -76,7 +76,7 @@ def _summary(value: Any) -> Any:
     if bundle is not None:
         return bundle
     adapter = family_of(value)
-    if adapter is None:
+    if adapter is None or isinstance(value, np.generic):  # which may be an option
         return type(value), exact(value)
     if adapter.convert is not None:
         return type(value), NUMPY.key(adapter.convert(value))

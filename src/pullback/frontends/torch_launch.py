@@ -131,7 +131,7 @@ _small = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
 
 def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
     """What makes fresh contiguous tensors that own their memory."""
-    shape, dtype = spec.shape, DTYPES[spec.element]
+    shape, dtype = tuple(map(int, spec.shape)), DTYPES[spec.element]
     strides, size = contiguous_strides(shape), prod(shape) * spec.element.itemsize
     if size < _LARGE:
         return partial(_small, shape, strides, dtype)

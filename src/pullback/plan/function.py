@@ -19,7 +19,7 @@ import numpy as np
 
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, Unsupported
-from pullback.contract.record import is_index, resolve
+from pullback.contract.record import is_index, is_number, resolve
 from pullback.plan.plan import Plan
 from pullback.plan.public import LOADED, face_of
 from pullback.tensor.adapters import family_of
@@ -170,11 +170,16 @@ class Function:
     def views(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with every array replaced by a view of it, checked to be of one family."""
         views, family = dict(arguments), ""
+        for name, value in arguments.items():
+            if name not in self.tensors and _is_array(value):
+                raise InvalidProblem(
+                    self.name, name, "a value, not an array (.item() reads it)", describe(value)
+                )
         for name, takes_numbers in self.tensors.items():
             value = arguments.get(name)
             if value is None and name in self.required:
                 raise InvalidProblem(self.name, name, "given", "None")
-            if value is None or (takes_numbers and _is_number(value)):
+            if value is None or (takes_numbers and is_number(value)):
                 continue
             if getattr(value, "bundle", None) is not None:
                 continue
@@ -199,8 +204,8 @@ def _nobody(*args: Any, **options: Any) -> None:
     """A porter without guests."""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.generic) and not isinstance(value, bool | np.bool_)
+def _is_array(value: Any) -> bool:
+    return family_of(value) is not None and not isinstance(value, np.generic)
 
 
 _BY_TYPE: dict[type, Callable[..., Any]] = {}

@@ -50,6 +50,8 @@ _DEFAULT = PlanPreference()
 
 def exact(value: Any) -> Any:
     """A value as part of a key: the two zeros of a float are not the same."""
+    if isinstance(value, np.generic):
+        return value.tobytes()
     return str(value) if type(value) is float and value == 0 else value
 
 
@@ -61,7 +63,7 @@ def _exactly(descriptor: Any) -> list[Any]:
         parts.append(kind)
         if kind is tuple:
             parts += map(type, value)
-        elif kind is float:
+        elif isinstance(value, float | np.generic):
             parts.append(exact(value))
     return parts
 

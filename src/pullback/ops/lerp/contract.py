@@ -27,6 +27,7 @@ from pullback.contract.record import (
     check_element,
     check_option,
     check_shape,
+    is_number,
 )
 from pullback.ops.lerp import oracle
 from pullback.plan.plan import Plan
@@ -109,8 +110,7 @@ def _validate(desc: Any, op: str) -> None:
 def _validate_param(desc: BinaryParamDescriptor, op: str) -> None:
     check_option("binary_param", "kind", desc.kind, BinaryKind)
     _validate(desc, op)
-    number = isinstance(desc.param, int | float | np.generic)
-    if not number or isinstance(desc.param, bool | np.bool_):
+    if not is_number(desc.param):
         raise InvalidProblem(op, "param", "a number", repr(desc.param))
 
 

@@ -42,6 +42,7 @@ from pullback.contract.record import (
     check_element,
     check_extent,
     check_option,
+    is_number,
     resolve,
 )
 from pullback.ops.segment import oracle
@@ -139,7 +140,7 @@ def _validate(traits: Traits, desc: Any) -> None:
     if traits.has_ties:
         check_option(op, "ties", desc.ties, TieRule)
     empty = None if traits.backward else desc.empty
-    if empty is not None and (isinstance(empty, bool) or not hasattr(empty, "__float__")):
+    if empty is not None and not is_number(empty):
         raise InvalidProblem(op, "empty", "a number or None", repr(empty))
 
 
