@@ -32,6 +32,7 @@ from pullback.ops.segment.cpu import (
     strip_phase,
     walk_phase,
 )
+from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.tensor.view import TensorRef
 
 _I64 = ElementKind.I64
@@ -183,9 +184,12 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
     }
     is_max = desc.mode == "max"
     values[at.SCALING] = at.NUMBERED if is_max else _scaling(weights)
-    phases = _bag_phases(values, offsets)
+    phases, rows = _bag_phases(values, offsets), at.row_loops(at.all_axes(ids))
     if values[at.STRICT] and prepared is None:
         phases += check_phases(values)
+        apart = position_row(rows, 0) not in (0, MANY_LOOPS)
+        if apart and values[at.PADDING_ROW] < 0 and values[at.SCALING] == at.UNSCALED:
+            values[at.MAPPING] = at.BY_SURE_INDEX
     if desc.embedding_dim:
         walk = maxima.bag_maxima if is_max else sums.sum_segments
         combine = maxima.combine_maxima if is_max else sums.combine_sums
@@ -195,7 +199,6 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
             # Maxima look at ids again, to say which rows they came from.
             replace(strip_phase(combine, values, desc.embedding_dim), index=ids.element),
         )
-    rows = at.row_loops(at.all_axes(ids))
     words = at.layout_words(len(views), (values, rows, at.last_axis([weight, out])))
     return Program(phases, words, ids.element)
 

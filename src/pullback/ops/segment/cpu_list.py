@@ -25,6 +25,7 @@ from pullback.ops.segment.cpu_words import (
     BY_BAG,
     BY_POSITION,
     BY_SIZE,
+    BY_SURE_INDEX,
     BY_WEIGHT,
     FAR,
     IDS,
@@ -116,6 +117,20 @@ def list_mapped(task, block, places, scales):
 
 
 @register_jitable
+def list_sure(task, block, places):
+    """The same where every row is kept, ids are one stride apart, and nothing comes with a row: a
+    loop of vectors. (Ids have been checked; one that is changed meanwhile stays in the table.)"""
+    _, _, start, end, _, _, last = block
+    ids, step, stride = index_pointer(task, IDS), single_step(task), word(task, POSITION_ROW)
+    highest, there = word(task, VOCABULARY) - 1, min(end + FAR, last + 1) - start
+    for j in range(there):
+        row = read_wide(ids, (start + j) * step)
+        places[j] = min(max(row, 0), highest) * stride
+    for j in range(there, end - start + FAR):
+        places[j] = places[there - 1]
+
+
+@register_jitable
 def scale_of(task, scaling, row, n, number):
     """What comes with a row: a weight, the size of its bag, or its number in the block."""
     if scaling == BY_WEIGHT:
@@ -136,11 +151,12 @@ def over_listed(task, columns, wide, strip, state, block):
     """All strips of a block. The state begins with the source and the lists; a strip is given how
     many rows are listed as the last of the block."""
     (places, scales), slot = state[1], block[5]
-    kept = 0
-    if block[2] < block[3]:
-        if word(task, MAPPING) == BY_POSITION:
-            kept = block[3] - block[2]
+    kept, mapping = max(block[3] - block[2], 0), word(task, MAPPING)
+    if kept > 0:
+        if mapping == BY_POSITION:
             list_rows(task, POSITION_ROW, block, places)
+        elif mapping == BY_SURE_INDEX:
+            list_sure(task, block, places)
         else:
             kept = list_mapped(task, block, places, scales)
     if slot >= 0:
