@@ -43,7 +43,7 @@ from pullback.ops.segment.cpu_words import (
     position_offset,
 )
 
-near_elements = elements_in(1 << 18)  # a table of no more is found without asking ahead
+near_elements = elements_in(1 << 16)  # a table of no more is found without asking ahead
 two_lines, half_line, quarter_line, eighth_line = map(elements_in, (128, 32, 16, 8))
 
 NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
@@ -139,7 +139,8 @@ def copy_rows(task, lo, hi):
     last, far = word(task, ROWS) - 1, segments * count > near_elements(source)
     for n in range(lo, hi):
         s, where = read_wide(ids, n * step), n * between
-        ahead = read_wide(ids, min(n + FAR, last) * step) * stride  # never read: any will do
+        # Only asked for, never read: any address will do.
+        ahead = read_wide(ids, min(n + FAR, last) * step) * stride if far else 0
         if s < 0 or s >= segments or s == padding:
             clear_row(target, where, count)
         elif count > two_lines(source):
