@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pullback as pb
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.ops.case import Case
 from pullback.verify.laws import same_bits, trials
@@ -127,3 +128,13 @@ def test_without_x64_positions_are_narrow(subject: Subject) -> None:
             for got, want in zip(found, results(subject.function(**arguments)), strict=True):
                 assert got.dtype == (np.int32 if want.dtype == np.int64 else want.dtype)
                 assert same_bits(np.asarray(got).astype(want.dtype), want)
+
+
+def test_constants_within_a_trace() -> None:
+    x, ids = jnp.ones((3, 2)), jnp.asarray([0, 1, 1])
+    want = pb.segment_sum(x, ids, 2)
+    _, twice = jax.lax.scan(lambda _, __: (_, pb.segment_sum(x, ids, 2)), 0, None, length=2)
+    inside = jax.jit(lambda: pb.segment_sum(x, ids, 2))()
+    assert all(map(jnp.array_equal, (*twice, inside), [want] * 3))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="position 2"):
+        jax.jit(lambda: pb.segment_sum(x, ids.at[2].set(7), 2))().block_until_ready()

@@ -162,8 +162,9 @@ class Compiled:
                 return self(*arrays)
         try:
             results: Sequence[Array] = self._jitted(*arrays)
-            # JAX does not wait for results. What may fail has to: the error belongs to this call.
-            if self._fallible:
+            # JAX does not wait for results. What may fail has to: the error belongs to this call,
+            # unless that is part of something larger, as constants in the body of a loop are.
+            if self._fallible and not isinstance(results[0], jax.core.Tracer):
                 results[0].block_until_ready()
             return results
         except jax.errors.JaxRuntimeError as error:
