@@ -55,6 +55,12 @@ def test_no_file_is_long(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_private_names_stay_at_home(path: Path) -> None:
+    names = [name.rpartition(".")[2] for name in _imports(path)]
+    assert [name for name in names if name.startswith("_") and not name.startswith("__")] == []
+
+
 def test_families_are_whole() -> None:
     for family in pullback._FAMILIES:
         names = {p.name for p in (ROOT / "ops" / family).iterdir()}

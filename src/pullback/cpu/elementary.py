@@ -38,7 +38,7 @@ from pullback.cpu.vector import (
 )
 
 
-def _per_type(f32: float, f64: float) -> Callable:
+def per_type(f32: float, f64: float) -> Callable:
     """An operation v -> that constant in v's lanes, by v's width."""
     values = {types.float32: f32, types.int32: f32, types.float64: f64, types.int64: f64}
 
@@ -48,7 +48,7 @@ def _per_type(f32: float, f64: float) -> Callable:
     return op(constant_like)
 
 
-def _polynomial(f32: tuple[float, ...], f64: tuple[float, ...]) -> Callable:
+def polynomial(f32: tuple[float, ...], f64: tuple[float, ...]) -> Callable:
     """An operation v -> c0 + c1 v + c2 v^2 + ..., by Horner's rule with fma."""
     coefficients = {types.float32: f32, types.float64: f64}
 
@@ -67,24 +67,24 @@ def _polynomial(f32: tuple[float, ...], f64: tuple[float, ...]) -> Callable:
 _LOG2_E = 1.4426950408889634
 # log 2 to twice the precision. x - k * high is exact in an fma: it is small, and a whole number of
 # steps of high's last bit.
-_ln2_high = _per_type(0.6931471824645996, 0.6931471805599453)
-_ln2_low = _per_type(-1.9046542121259336e-09, 2.3190468138462996e-17)
+ln2_high = per_type(0.6931471824645996, 0.6931471805599453)
+ln2_low = per_type(-1.9046542121259336e-09, 2.3190468138462996e-17)
 # Adding 1.5 * 2^m rounds to an integer and leaves it in the low bits of the sum.
-_rounder = _per_type(1.5 * 2.0**23, 1.5 * 2.0**52)
+rounder = per_type(1.5 * 2.0**23, 1.5 * 2.0**52)
 # The same, and twice the exponent bias: halves of that sum are biased exponents.
-_twice_biased = _per_type(1.5 * 2.0**23 + 2 * 127, 1.5 * 2.0**52 + 2 * 1023)
-_biased = _per_type(1.5 * 2.0**23 + 127, 1.5 * 2.0**52 + 1023)
-_mantissa = _per_type(23, 52)
+_twice_biased = per_type(1.5 * 2.0**23 + 2 * 127, 1.5 * 2.0**52 + 2 * 1023)
+biased = per_type(1.5 * 2.0**23 + 127, 1.5 * 2.0**52 + 1023)
+mantissa = per_type(23, 52)
 
-_exp_limit = _per_type(2.0**20, 2.0**40)
-_exp_low = _per_type(-104.0, -746.0)  # e^x rounds to 0 from here on down
-_exp_high = _per_type(89.0, 710.0)  # and to inf from here on up
-_flush_low = _per_type(-127.0, -1023.0)
-_power_low = _per_type(-252.0, -2044.0)
-_power_high = _per_type(254.0, 2046.0)
+_exp_limit = per_type(2.0**20, 2.0**40)
+_exp_low = per_type(-104.0, -746.0)  # e^x rounds to 0 from here on down
+_exp_high = per_type(89.0, 710.0)  # and to inf from here on up
+least_exponent = per_type(-127.0, -1023.0)
+_power_low = per_type(-252.0, -2044.0)
+_power_high = per_type(254.0, 2046.0)
 
 # (e^r - 1 - r) / r^2 for |r| <= log(2) / 2: relative error of e^r 2^-28 and 2^-57
-_exp_tail = _polynomial(
+exp_tail = polynomial(
     (0.49999994, 0.1666652, 0.0416684, 0.008368853, 0.0013814308),
     (
         0.5000000000000011, 0.16666666666666408, 0.04166666666652807, 0.008333333333496923,
@@ -93,7 +93,7 @@ _exp_tail = _polynomial(
     ),
 )  # fmt: skip
 # (2 atanh(s) / s - 2) / z with z = s^2, |s| <= (sqrt 2 - 1) / (sqrt 2 + 1): errors 2^-30 and 2^-59
-_log_tail = _polynomial(
+_log_tail = polynomial(
     (0.66666776, 0.39977494, 0.29873094),
     (
         0.6666666666666735, 0.39999999999411034, 0.28571428743273364, 0.2222219847503175,
@@ -101,23 +101,23 @@ _log_tail = _polynomial(
     ),
 )  # fmt: skip
 
-_smallest_normal = _per_type(2.0**-126, 2.0**-1022)
-_lift = _per_type(2.0**25, 2.0**54)
-_lifted_by = _per_type(-25.0, -54.0)
-_half_root_bits = _per_type(0x3F3504F3, 0x3FE6A09E667F3BCD)  # sqrt(1/2)
-_one_bits = _per_type(0x3F800000, 0x3FF0000000000000)
-_mantissa_mask = _per_type(0x007FFFFF, 0x000FFFFFFFFFFFFF)
-_counter_bits = _per_type(0x4B000000, 0x4330000000000000)  # 2^23, 2^52: OR in a small integer
-_counter_bias = _per_type(2.0**23 + 127, 2.0**52 + 1023)
+_smallest_normal = per_type(2.0**-126, 2.0**-1022)
+_lift = per_type(2.0**25, 2.0**54)
+_lifted_by = per_type(-25.0, -54.0)
+half_root_bits = per_type(0x3F3504F3, 0x3FE6A09E667F3BCD)  # sqrt(1/2)
+one_bits = per_type(0x3F800000, 0x3FF0000000000000)
+mantissa_mask = per_type(0x007FFFFF, 0x000FFFFFFFFFFFFF)
+counter_bits = per_type(0x4B000000, 0x4330000000000000)  # 2^23, 2^52: OR in a small integer
+counter_bias = per_type(2.0**23 + 127, 2.0**52 + 1023)
 
 
 @inlined
 def exp_parts_within(x):
-    k = fma(x, _LOG2_E, _rounder(x)) - _rounder(x)
-    high, low = fma(k, -_ln2_high(x), x), -_ln2_low(x)
+    k = fma(x, _LOG2_E, rounder(x)) - rounder(x)
+    high, low = fma(k, -ln2_high(x), x), -ln2_low(x)
     r = fma(k, low, high)
     # r itself is rounded, `high` is not: the leading term takes the latter.
-    return high + fma(k, low, r * r * _exp_tail(r)) + 1, k
+    return high + fma(k, low, r * r * exp_tail(r)) + 1, k
 
 
 @inlined
@@ -132,7 +132,7 @@ def _scale(p, k):
     whole = as_int(k + _twice_biased(k))
     first = shift_logical(whole, 1)
     second = whole - first
-    width = _mantissa(whole)
+    width = mantissa(whole)
     return p * as_float(first << width) * as_float(second << width)
 
 
@@ -143,8 +143,8 @@ def scale_by_power(p, k):
 
 @inlined
 def scale_or_flush(p, k):
-    whole = as_int(maximum(_flush_low(k), k) + _biased(k))
-    return p * as_float(whole << _mantissa(whole))
+    whole = as_int(maximum(least_exponent(k), k) + biased(k))
+    return p * as_float(whole << mantissa(whole))
 
 
 @inlined
@@ -158,10 +158,10 @@ def log_parts_normal(x):
     # Counting exponents from sqrt(1/2) centres m on 1. The exponent becomes a float by way of the
     # low bits of 2^mantissa: there is no vector conversion from 64-bit integers below AVX-512.
     bits = as_int(x)
-    offset = bits - _half_root_bits(bits) + _one_bits(bits)
-    exponent = as_float(shift_logical(offset, _mantissa(bits)) | _counter_bits(bits))
-    m = as_float((offset & _mantissa_mask(bits)) + _half_root_bits(bits))
-    return m, exponent - _counter_bias(x)
+    offset = bits - half_root_bits(bits) + one_bits(bits)
+    exponent = as_float(shift_logical(offset, mantissa(bits)) | counter_bits(bits))
+    m = as_float((offset & mantissa_mask(bits)) + half_root_bits(bits))
+    return m, exponent - counter_bias(x)
 
 
 @inlined
@@ -177,8 +177,8 @@ def log_joined(m, k):
     s = f / (f + 2)
     z = s * s
     square = f * f * 0.5
-    rest = fma(s, fma(z, _log_tail(z), square), k * _ln2_low(m))
-    return fma(k, _ln2_high(m), f - (square - rest))
+    rest = fma(s, fma(z, _log_tail(z), square), k * ln2_low(m))
+    return fma(k, ln2_high(m), f - (square - rest))
 
 
 @inlined

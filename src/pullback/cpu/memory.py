@@ -91,7 +91,7 @@ def _wide(p: types.CPointer) -> types.Type:
     return STORAGE[p.dtype].wide
 
 
-def _decoded(b: ir.IRBuilder, p: types.CPointer, raw: ir.Value, target: types.Type) -> ir.Value:
+def decoded(b: ir.IRBuilder, p: types.CPointer, raw: ir.Value, target: types.Type) -> ir.Value:
     value = STORAGE[p.dtype].decode(b, raw)
     kind = shaped(LLVM_ELEMENT[target], value.type)
     if value.type == kind:
@@ -99,7 +99,7 @@ def _decoded(b: ir.IRBuilder, p: types.CPointer, raw: ir.Value, target: types.Ty
     return (b.sext if isinstance(target, types.Integer) else b.fpext)(value, kind)
 
 
-def _encoded(b: ir.IRBuilder, p: types.CPointer, value: ir.Value, source: types.Type) -> ir.Value:
+def encoded(b: ir.IRBuilder, p: types.CPointer, value: ir.Value, source: types.Type) -> ir.Value:
     compute = _compute(p)
     if source != compute:
         narrow = b.trunc if isinstance(compute, types.Integer) else b.fptrunc
@@ -141,7 +141,7 @@ def _get(target: Callable) -> Callable:
                 lambda: turned(b, block(lowest(b, i_, size))),
                 lambda: gathered(b, p_, i_, step_, I64(size), kind),
             )
-            return _decoded(b, p, raw, dtype)
+            return decoded(b, p, raw, dtype)
 
         return Vec(dtype, size)(p, types.int64, _index(step), n), emit
 
@@ -169,7 +169,7 @@ def _get_first(target: Callable) -> Callable:
 
             # No machine below AVX-512 masks 16-bit lanes: the loop is the shorter code there.
             raw = apart() if lane_bytes(kind) == 2 else by_step(b, step_, ahead, back, apart)
-            return b.select(mask, _decoded(b, p, raw, fill.dtype), fill_)
+            return b.select(mask, decoded(b, p, raw, fill.dtype), fill_)
 
         return fill(p, types.int64, _index(step), types.int64, fill), emit
 
@@ -182,7 +182,7 @@ def _read(target: Callable) -> Callable:
             return None
         dtype = target(p)
         sig = dtype(p, types.int64)
-        return sig, lambda b, p_, i_: _decoded(b, p, b.load(b.gep(p_, [i_])), dtype)
+        return sig, lambda b, p_, i_: decoded(b, p, b.load(b.gep(p_, [i_])), dtype)
 
     return op(read)
 
@@ -202,7 +202,7 @@ def put(p: Pointer, i: Index, step: Index, v: Vec, streaming: types.Boolean):
         return None
 
     def emit(b, p_, i_, step_, v_, streaming_):
-        raw = _encoded(b, p, v_, v.dtype)
+        raw = encoded(b, p, v_, v.dtype)
         by_step(
             b,
             step_,
@@ -221,7 +221,7 @@ def put_first(p: Pointer, i: Index, step: Index, count: Index, v: Vec):
         return None
 
     def emit(b, p_, i_, step_, count_, v_):
-        raw = _encoded(b, p, v_, v.dtype)
+        raw = encoded(b, p, v_, v.dtype)
         mask = lanes_below(b, count_, v.n)
 
         def apart():
@@ -246,7 +246,7 @@ def write(p: Pointer, i: Index, s: Scalar):
     if not _storable(p, s):
         return None
     sig = types.void(p, types.int64, s)
-    return sig, lambda b, p_, i_, s_: b.store(_encoded(b, p, s_, s), b.gep(p_, [i_]))
+    return sig, lambda b, p_, i_, s_: b.store(encoded(b, p, s_, s), b.gep(p_, [i_]))
 
 
 @op
@@ -256,7 +256,7 @@ def compress_store(p: Pointer, i: Index, v: Vec, mask: Vec):
         return None
 
     def emit(b, p_, i_, v_, mask_):
-        return compressed(b, p_, i_, _encoded(b, p, v_, v.dtype), mask_)
+        return compressed(b, p_, i_, encoded(b, p, v_, v.dtype), mask_)
 
     return types.int64(p, types.int64, v, mask), emit
 

@@ -39,13 +39,14 @@ from pullback.cpu.emit import (
     Vec,
     at_most,
     constant,
+    inlined,
     lanes_below,
     llvm_call,
     op,
     shuffle,
     splatted,
 )
-from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.memory import STORAGE, decoded, encoded
 from pullback.cpu.transfer import (
     block_at,
     by_step,
@@ -161,7 +162,7 @@ def lanes_of(bits: types.Integer, v: Vec):
 
     def emit(b, bits_, _v):
         parts = [b.lshr(bits_, I64(i)) for i in range(0, v.n, n)]
-        lanes = _joined(b, [splatted(b, _cut(b, part, number), n) for part in parts])
+        lanes = joined(b, [splatted(b, _cut(b, part, number), n) for part in parts])
         return b.icmp_unsigned("==", b.and_(lanes, own), own)
 
     return v.of(types.boolean)(types.int64, v), emit
@@ -180,7 +181,7 @@ def spread(c: Vec, v: Vec):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def _joined(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+def joined(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [shuffle(b, u, v, range(2 * u.type.count)) for u, v in pairs]
@@ -192,14 +193,14 @@ def _lines_at(b: ir.IRBuilder, row: int, steps: ir.Value, lines: ir.Value) -> ir
     return b.select(b.icmp_signed(">", steps, I64(row)), lines, I64(0))
 
 
-def _mask(b: ir.IRBuilder, rows: int, L: int, steps: ir.Value, lines: ir.Value) -> ir.Value:
+def tile_mask(b: ir.IRBuilder, rows: int, L: int, steps: ir.Value, lines: ir.Value) -> ir.Value:
     if L == 1:
         return lanes_below(b, steps, rows)
     counts = (_lines_at(b, row, steps, lines) for row in range(rows))
-    return _joined(b, [lanes_below(b, count, L) for count in counts])
+    return joined(b, [lanes_below(b, count, L) for count in counts])
 
 
-class _Tile:
+class Tile:
     """How the lanes of one tile meet memory, as IR: each step apart, or all along the axis."""
 
     def __init__(self, b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int):
@@ -229,7 +230,7 @@ class _Tile:
                 lambda: gathered(b, self.p, self.i, self.step, I64(self.rows), self.raw),
             )
         addresses = (block_at(b, self.p, self._at(row), self.line) for row in range(self.rows))
-        return _joined(b, [b.load(at, align=lane_bytes(self.raw)) for at in addresses])
+        return joined(b, [b.load(at, align=lane_bytes(self.raw)) for at in addresses])
 
     def load_part(self, steps: ir.Value, lines: ir.Value) -> ir.Value:
         b = self.b
@@ -245,7 +246,7 @@ class _Tile:
             else:
                 mask = lanes_below(b, count, self.L)
                 parts.append(masked_load(b, self.p, self._at(row), mask, self.line))
-        return _joined(b, parts)
+        return joined(b, parts)
 
     def store(self, v: ir.Value) -> None:
         b, streaming = self.b, self.streaming
@@ -274,7 +275,7 @@ class _Tile:
                 masked_store(b, self.p, self._at(row), lanes_below(b, count, self.L), line)
 
 
-def _size(b: ir.IRBuilder, size: ir.Value) -> tuple[ir.Value, ir.Value]:
+def steps_and_lines(b: ir.IRBuilder, size: ir.Value) -> tuple[ir.Value, ir.Value]:
     return b.extract_value(size, 0), b.extract_value(size, 1)
 
 
@@ -286,12 +287,12 @@ def _loader(wide: bool) -> Callable:
         n = rows.literal_value * L.literal_value
 
         def emit(b, cursor_, size_, fill_, _rows, _L):
-            tile = _Tile(b, cursor, cursor_, rows.literal_value, L.literal_value)
+            tile = Tile(b, cursor, cursor_, rows.literal_value, L.literal_value)
             if isinstance(size, types.NoneType):
-                return _decoded(b, pointer, tile.load(), dtype)
-            there = _size(b, size_)
-            v = _decoded(b, pointer, tile.load_part(*there), dtype)
-            mask = _mask(b, rows.literal_value, L.literal_value, *there)
+                return decoded(b, pointer, tile.load(), dtype)
+            there = steps_and_lines(b, size_)
+            v = decoded(b, pointer, tile.load_part(*there), dtype)
+            mask = tile_mask(b, rows.literal_value, L.literal_value, *there)
             return b.select(mask, v, splatted(b, fill_, n))
 
         return Vec(dtype, n)(cursor, size, dtype, rows, L), emit
@@ -327,12 +328,12 @@ def store(cursor: object, size: object, v: Vec, L: Lane):
     pointer = cursor[0]  # type: ignore[index]
 
     def emit(b, cursor_, size_, v_, _L):
-        tile = _Tile(b, cursor, cursor_, v.n // L.literal_value, L.literal_value)
-        raw = _encoded(b, pointer, v_, v.dtype)
+        tile = Tile(b, cursor, cursor_, v.n // L.literal_value, L.literal_value)
+        raw = encoded(b, pointer, v_, v.dtype)
         if isinstance(size, types.NoneType):
             tile.store(raw)
         else:
-            tile.store_part(raw, *_size(b, size_))
+            tile.store_part(raw, *steps_and_lines(b, size_))
 
     return types.void(cursor, size, v, L), emit
 
@@ -345,7 +346,7 @@ def inside(size: object, v: Vec, L: Lane):
     def emit(b, size_, _v, _L):
         if isinstance(size, types.NoneType):
             return constant(v.of(types.boolean).llvm, 1)
-        return _mask(b, rows, L.literal_value, *_size(b, size_))
+        return tile_mask(b, rows, L.literal_value, *steps_and_lines(b, size_))
 
     return v.of(types.boolean)(size, v, L), emit
 
@@ -390,3 +391,8 @@ def turned_round(cursors: types.BaseTuple):
 
     variable = _variable(cursors)
     return variable(variable), emit
+
+
+@inlined
+def with_second(items, second):
+    return (items[0], second, *items[2:])

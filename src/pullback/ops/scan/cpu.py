@@ -1,4 +1,15 @@
-"""Scans in Numba: which kernel a plan runs, and over which lines."""
+"""Scans in Numba: which kernel a plan runs, and over which lines.
+
+Where things are: `cpu_sum`, `cpu_product`, `cpu_extremum` and `cpu_logsumexp` hold the kernels of a
+kind. Beside each stand its `_backward`, `_halves` if f16 and bf16 have a way of their own (or
+`_recomputed`, where they keep no y), and `_chained` kernels, whose threads share a line. The
+mathematics of log-sum-exp is in `cpu_exponents`, `cpu_decays` and `cpu_decay_pairs`.
+
+How the steps of a line lie in vectors, so that a scan needs few shuffles: eight under each other
+(`cpu_columns`, walked in `cpu_groups`), four (`cpu_quads`, made by `cpu_turned`), halves as two
+quads (`cpu_octets`) or as even and odd ones (`cpu_pairs`), f64 a line to each lane
+(`cpu_abreast`); across the axis, lines next to each other (`cpu_side_by_side`).
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from pullback.cpu.loops import extent, offset, step
 from pullback.cpu.memory import is_aligned
 from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import AXIS, STREAMS
-from pullback.cpu.tiles import _joined, by_type, load, moved, store
+from pullback.cpu.tiles import by_type, joined, load, moved, store, with_second
 from pullback.cpu.transfer import block_at, either, lowest, stored
 from pullback.ops.scan.cpu_quads import common_step
 
@@ -80,7 +80,7 @@ def _load_abreast(cursor: types.BaseTuple, L: Lane):
             for k in range(0, STEPS_ABREAST, lines):
                 at = [block_at(b, p, b.add(place, I64(k)), row) for place in places]
                 steps += _turned(b, [b.load(where, align=8) for where in at])
-            return _joined(b, steps[::-1] if back else steps)
+            return joined(b, steps[::-1] if back else steps)
 
         return either(b, _forwards(b, cursor_), lambda: along(False), lambda: along(True))
 
@@ -100,7 +100,7 @@ def _store_abreast(cursor: types.BaseTuple, v: Vec, L: Lane):
             squares = [_turned(b, steps[k : k + lines]) for k in range(0, len(steps), lines)]
             places = _places(b, cursor_, lines, back)
             for place, rows in zip(places, zip(*squares, strict=True), strict=True):
-                stored(b, p, place, _joined(b, list(rows)), streaming)
+                stored(b, p, place, joined(b, list(rows)), streaming)
 
         either(b, _forwards(b, cursor_), lambda: along(False), lambda: along(True))
 
@@ -161,7 +161,7 @@ def sweep_abreast(tile, cursors, box, n, state, L):
     done, steps = 0, _panel(cursors, n)
     while steps > 0:
         at = moved(cursors, done, 0)
-        there = _with_second(at, _staged(at[1], box, steps))
+        there = with_second(at, _staged(at[1], box, steps))
         for k in range(0, steps, STEPS_ABREAST):
             state = tile(moved(there, k, 0), None, state, L)
         _leave(at[1], box, steps, L)
@@ -190,13 +190,6 @@ def _leave(out, box, steps, L):
     begin = i if along > 0 else i - (steps - 1)
     for line in range(L if streaming else 0):
         move_row(box, line * PITCH, p, begin + line * pitch, steps, streaming)
-
-
-@by_type
-def _with_second(cursors, second):
-    if len(cursors) == 2:
-        return lambda cursors, second: (cursors[0], second)
-    return lambda cursors, second: (cursors[0], second, cursors[2], cursors[3])
 
 
 @op

@@ -35,9 +35,9 @@ from pullback.cpu.emit import (
 )
 from pullback.cpu.kernel import words
 from pullback.cpu.loops import step
-from pullback.cpu.memory import STORAGE, _decoded, _encoded
+from pullback.cpu.memory import STORAGE, decoded, encoded
 from pullback.cpu.sweep import AXIS
-from pullback.cpu.tiles import _joined, _Tile, by_type, literal
+from pullback.cpu.tiles import Tile, by_type, joined, literal
 from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
 
 Pointer: Any = types.CPointer
@@ -99,7 +99,7 @@ def _parts(b: ir.IRBuilder, v: ir.Value, n: int) -> list[ir.Value]:
 
 
 def _swapped(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
-    return _joined(b, _parts(b, v, v.type.count // 2)[::-1])
+    return joined(b, _parts(b, v, v.type.count // 2)[::-1])
 
 
 # Columns of four f32 are half a register: column k lies beside column k + 4, as turning leaves it.
@@ -117,15 +117,15 @@ def _columns(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
     if lane_bytes(v.type) == 8:
         sides = zip(*(_parts(b, row, 4) for row in rows), strict=True)
         columns = [c for side in sides for c in _square(b, list(side))]
-        return _joined(b, columns[::-1] if back else columns)
+        return joined(b, columns[::-1] if back else columns)
     if len(rows) == 4:
         if back:
             rows = [_swapped(b, row) for row in rows]
         columns = _square(b, rows)
-        return _joined(b, columns[::-1] if back else columns)
+        return joined(b, columns[::-1] if back else columns)
     fours = [[_parts(b, c, 4) for c in _square(b, rows[i : i + 4])] for i in (0, 4)]
-    columns = [_joined(b, [four[k][side] for four in fours]) for side in (0, 1) for k in range(4)]
-    return _joined(b, columns[::-1] if back else columns)
+    columns = [joined(b, [four[k][side] for four in fours]) for side in (0, 1) for k in range(4)]
+    return joined(b, columns[::-1] if back else columns)
 
 
 def _rows(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
@@ -134,18 +134,18 @@ def _rows(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
         columns = _parts(b, v, 8)
         rows = _square(b, columns[::-1] if back else columns)
         rows = [_swapped(b, row) for row in rows] if back else rows
-        return _joined(b, rows[::-1] if back else rows)
+        return joined(b, rows[::-1] if back else rows)
     columns = _parts(b, v, v.type.count // STEPS)
     columns = columns[::-1] if back else columns
     if lane_bytes(v.type) == 8:
         left, right = (_square(b, columns[k : k + 4]) for k in (0, 4))
-        rows = [_joined(b, list(row)) for row in zip(left, right, strict=True)]
+        rows = [joined(b, list(row)) for row in zip(left, right, strict=True)]
     else:
         fours = [_parts(b, c, 4) for c in columns]
         rows = []
         for i in (0, 1):
-            rows += _square(b, [_joined(b, [fours[k][i], fours[k + 4][i]]) for k in range(4)])
-    return _joined(b, rows[::-1] if back else rows)
+            rows += _square(b, [joined(b, [fours[k][i], fours[k + 4][i]]) for k in range(4)])
+    return joined(b, rows[::-1] if back else rows)
 
 
 def _reordered(order: Callable) -> Callable:
@@ -176,14 +176,14 @@ def load_columns(cursor: types.BaseTuple, W: Lane, L: Lane):
     n = STEPS * W.literal_value
 
     def emit(b, cursor_, _W, _L):
-        tile = _Tile(b, cursor, cursor_, n // width, width)
+        tile = Tile(b, cursor, cursor_, n // width, width)
         if width > 1:
-            return _decoded(b, pointer, tile.load(), dtype)
+            return decoded(b, pointer, tile.load(), dtype)
 
         def along(back: bool) -> ir.Value:
             at = block_at(b, tile.p, lowest(b, tile.i, n) if back else tile.i, tile.raw)
             raw = b.load(at, align=lane_bytes(tile.raw))
-            return _columns(b, _decoded(b, pointer, raw, dtype), back)
+            return _columns(b, decoded(b, pointer, raw, dtype), back)
 
         forwards = b.icmp_signed("==", tile.step, I64(1))
         return either(b, forwards, lambda: along(False), lambda: along(True))
@@ -191,7 +191,7 @@ def load_columns(cursor: types.BaseTuple, W: Lane, L: Lane):
     return Vec(dtype, n)(cursor, W, L), emit
 
 
-def _stored_whole(b: ir.IRBuilder, tile: _Tile, i: ir.Value, raw: ir.Value) -> None:
+def _stored_whole(b: ir.IRBuilder, tile: Tile, i: ir.Value, raw: ir.Value) -> None:
     """Past the cache in whole registers where they are aligned: half as many stores."""
     n = _REGISTER // lane_bytes(raw.type)
     where = b.ptrtoint(b.gep(tile.p, [i]), I64)
@@ -214,13 +214,13 @@ def store_columns(cursor: types.BaseTuple, v: Vec, L: Lane):
     pointer, width = cursor[0], L.literal_value
 
     def emit(b, cursor_, v_, _L):
-        tile = _Tile(b, cursor, cursor_, v.n // width, width)
+        tile = Tile(b, cursor, cursor_, v.n // width, width)
         if width > 1:
-            tile.store(_encoded(b, pointer, v_, v.dtype))
+            tile.store(encoded(b, pointer, v_, v.dtype))
             return
 
         def along(back: bool) -> None:
-            raw = _encoded(b, pointer, _rows(b, v_, back), v.dtype)
+            raw = encoded(b, pointer, _rows(b, v_, back), v.dtype)
             _stored_whole(b, tile, lowest(b, tile.i, v.n) if back else tile.i, raw)
 
         forwards = b.icmp_signed("==", tile.step, I64(1))

@@ -10,7 +10,7 @@ import math
 
 from numba import types
 
-from pullback.cpu.elementary import _per_type as per_type
+from pullback.cpu.elementary import per_type
 from pullback.cpu.emit import inlined
 from pullback.cpu.tile_blocks import shortened
 from pullback.cpu.tiles import by_type, first, last, load, load_wide, moved, spread, store

@@ -8,8 +8,17 @@ from typing import Any
 
 from numba import types
 
-from pullback.cpu.elementary import _per_type as per_type
-from pullback.cpu.elementary import _polynomial
+from pullback.cpu.elementary import (
+    counter_bias,
+    counter_bits,
+    half_root_bits,
+    mantissa,
+    mantissa_mask,
+    one_bits,
+    per_type,
+    polynomial,
+    rounder,
+)
 from pullback.cpu.emit import Vec, constant, inlined, llvm_call, op
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import (
@@ -29,9 +38,6 @@ from pullback.ops.scan.cpu_columns import over
 
 Pointer: Any = types.CPointer
 
-# Adding this rounds to an integer and leaves it in the low bits of the sum.
-rounder = per_type(1.5 * 2.0**23, 1.5 * 2.0**52)
-mantissa = per_type(23, 52)
 bias = per_type(127.0, 1023.0)
 log2_e = per_type(1.4426950216293335, 1.4426950408889634)
 ln2 = per_type(0.6931471824645996, 0.6931471805599453)
@@ -179,7 +185,7 @@ def exp_pair(p, x):
 TOP, REACH = 100.0, 2.0**20
 
 # The same where the exponentials of f32 are f32 themselves: two parts of log 2, six terms.
-narrow_series = _polynomial((1.0, *_HALF), ())
+narrow_series = polynomial((1.0, *_HALF), ())
 
 
 @inlined
@@ -226,13 +232,6 @@ def exponential_of(p, v):
         return select(near, to_f64(m), n), select(near, to_f64(k), j)
 
     return narrow
-
-
-half_root_bits = per_type(0x3F3504F3, 0x3FE6A09E667F3BCD)  # sqrt(1/2)
-one_bits = per_type(0x3F800000, 0x3FF0000000000000)
-mantissa_mask = per_type(0x007FFFFF, 0x000FFFFFFFFFFFFF)
-counter_bits = per_type(0x4B000000, 0x4330000000000000)  # 2^23, 2^52: OR in a small integer
-counter_bias = per_type(2.0**23 + 127, 2.0**52 + 1023)
 
 
 @inlined

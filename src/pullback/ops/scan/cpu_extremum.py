@@ -10,13 +10,12 @@ from numba import types
 
 from pullback.cpu.emit import I32, Lane, Vec, constant, inlined, op, shaped
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
-from pullback.cpu.memory import _encoded, fence, on_stack
+from pullback.cpu.memory import encoded, fence, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks
 from pullback.cpu.tiles import (
-    _size,
-    _Tile,
+    Tile,
     by_type,
     earlier,
     last,
@@ -27,6 +26,7 @@ from pullback.cpu.tiles import (
     spread,
     stack,
     step_numbers,
+    steps_and_lines,
     store,
 )
 from pullback.cpu.vector import (
@@ -60,16 +60,16 @@ def store_as_is(cursor: types.BaseTuple, size: object, v: Vec, L: Lane):
     rows = v.n // L.literal_value
 
     def emit(b, cursor_, size_, v_, _L):
-        tile = _Tile(b, cursor, cursor_, rows, L.literal_value)
+        tile = Tile(b, cursor, cursor_, rows, L.literal_value)
         if cursor[0].dtype == types.uint16:
             bits = b.bitcast(v_, shaped(I32, v_.type))
             raw = b.trunc(b.lshr(bits, constant(bits.type, 16)), tile.raw)
         else:
-            raw = _encoded(b, cursor[0], v_, v.dtype)
+            raw = encoded(b, cursor[0], v_, v.dtype)
         if isinstance(size, types.NoneType):
             tile.store(raw)
         else:
-            tile.store_part(raw, *_size(b, size_))
+            tile.store_part(raw, *steps_and_lines(b, size_))
 
     return types.void(cursor, size, v, L), emit
 

@@ -12,10 +12,10 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I64, Lane, Vec, constant, op, splatted
-from pullback.cpu.memory import _encoded
-from pullback.cpu.tiles import _Tile, by_type
+from pullback.cpu.memory import encoded
+from pullback.cpu.tiles import Tile, by_type
 from pullback.cpu.transfer import block_at, either, lowest
-from pullback.ops.scan.cpu_octets import _folded, _none
+from pullback.ops.scan.cpu_octets import folded, none_set
 
 CODE = ir.IntType(16)
 INFINITY = {types.int16: 0x7C00, types.uint16: 0x7F80}
@@ -32,7 +32,7 @@ def _code(b: ir.IRBuilder, p: types.CPointer, best: ir.Value) -> ir.Value:
     """The extremum as it would be stored: it came from such memory."""
     value = b.extract_element(best, I64(0))
     if p.dtype == types.int16:
-        return _encoded(b, p, value, types.float32)
+        return encoded(b, p, value, types.float32)
     bits = b.bitcast(value, ir.IntType(32))
     return b.trunc(b.lshr(bits, bits.type(16)), CODE)
 
@@ -46,7 +46,7 @@ def _holds(x: types.BaseTuple, best: Vec, sign: types.Integer, last: Lane):
     infinity = INFINITY[x[0].dtype]
 
     def emit(b, x_, best_, sign_, _last):
-        tile = _Tile(b, x, x_, ROWS, 1)
+        tile = Tile(b, x, x_, ROWS, 1)
         code = _code(b, x[0], best_)
         known = b.icmp_signed(">=", code, CODE(0))
         limit = code
@@ -62,12 +62,12 @@ def _holds(x: types.BaseTuple, best: Vec, sign: types.Integer, last: Lane):
         def compared() -> ir.Value:
             v = b.load(block_at(b, tile.p, begin, tile.raw), align=2)
             v = b.xor(v, splatted(b, _flip(b, sign_), ROWS))
-            most, largest = _folded(b, v, ">", True), _folded(b, v, ">", False)
+            most, largest = folded(b, v, ">", True), folded(b, v, ">", False)
             beyond = b.or_(
                 b.icmp_signed(">", most, splatted(b, limit, 16)),
                 b.icmp_unsigned(">", largest, constant(largest.type, SIGN | infinity)),
             )
-            return _none(b, beyond)
+            return none_set(b, beyond)
 
         return either(b, known, compared, lambda: ir.IntType(1)(0))
 
@@ -78,7 +78,7 @@ def _holds(x: types.BaseTuple, best: Vec, sign: types.Integer, last: Lane):
 def _store_held(y: types.BaseTuple, best: Vec, sign: types.Integer):
     def emit(b, y_, best_, sign_):
         code = b.xor(_code(b, y[0], best_), _flip(b, sign_))
-        _Tile(b, y, y_, ROWS, 1).store(splatted(b, code, ROWS))
+        Tile(b, y, y_, ROWS, 1).store(splatted(b, code, ROWS))
 
     return types.void(y, best, types.int64), emit
 

@@ -12,7 +12,7 @@ import math
 
 from numba import types
 
-from pullback.cpu.elementary import _per_type as per_type
+from pullback.cpu.elementary import per_type
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import STORAGE, fence, filled_wide, on_stack

@@ -24,11 +24,11 @@ from typing import Final
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle
-from pullback.cpu.memory import _decoded, _encoded
+from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle, splatted
+from pullback.cpu.memory import decoded, encoded
 from pullback.cpu.tile_blocks import opaque
-from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
-from pullback.ops.scan.cpu_pairs import _combined, _rounded, _splat, parted_words
+from pullback.cpu.tiles import Tile, by_type, joined, moved, steps_and_lines, tile_mask
+from pullback.ops.scan.cpu_pairs import combined, parted_words, rounded
 from pullback.ops.scan.cpu_quads import common_step, straight
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 
@@ -42,8 +42,8 @@ def _is_bf16(p: types.CPointer) -> bool:
     return p.dtype == types.uint16
 
 
-def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int) -> _Tile:
-    tile = _Tile(b, cursor, at, rows, L)
+def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, rows: int, L: int) -> Tile:
+    tile = Tile(b, cursor, at, rows, L)
     if isinstance(cursor[2], types.IntegerLiteral):
         tile.step = I64(cursor[2].literal_value)
     return tile
@@ -95,7 +95,7 @@ def _columns(b: ir.IRBuilder, v: ir.Value, L: int) -> list[ir.Value]:
 def _steps(b: ir.IRBuilder, columns: list[ir.Value], L: int) -> ir.Value:
     n = STEPS * columns[0].type.count
     where = {place: i for i, place in enumerate(chain(*_places(n, L)))}
-    v = _joined(b, columns)
+    v = joined(b, columns)
     return shuffle(b, v, v, [where[i] for i in range(n)])
 
 
@@ -121,7 +121,7 @@ def _parts(b: ir.IRBuilder, v: ir.Value, n: int) -> list[ir.Value]:
 
 def _columns_along(b: ir.IRBuilder, pointer: types.CPointer, raw: ir.Value) -> list[ir.Value]:
     if not _is_bf16(pointer):
-        return _square(b, [_decoded(b, pointer, v, types.float32) for v in _parts(b, raw, OCTET)])
+        return _square(b, [decoded(b, pointer, v, types.float32) for v in _parts(b, raw, OCTET)])
     words = _parts(b, b.bitcast(raw, ir.VectorType(I32, ROWS // 2)), ROWS // 4)
     columns: list[ir.Value] = []
     for k in (0, 1):
@@ -134,12 +134,12 @@ def _raw_along(b: ir.IRBuilder, pointer: types.CPointer, columns: list[ir.Value]
     """The way back, for numbers."""
     if not _is_bf16(pointer):
         rows = _square(b, columns)
-        return _joined(b, [_encoded(b, pointer, v, types.float32) for v in rows])
+        return joined(b, [encoded(b, pointer, v, types.float32) for v in rows])
     pairs = []
     for k in (0, 2):
-        pair = _combined(b, _rounded(b, columns[k]), _rounded(b, columns[k + 1]))
+        pair = combined(b, rounded(b, columns[k]), rounded(b, columns[k + 1]))
         pairs.append(b.bitcast(pair, ir.VectorType(I32, ROWS // 4)))
-    words = _joined(b, [shuffle(b, pairs[0], pairs[1], part) for part in (_LOW, _HIGH)])
+    words = joined(b, [shuffle(b, pairs[0], pairs[1], part) for part in (_LOW, _HIGH)])
     return b.bitcast(words, ir.VectorType(HALF, ROWS))
 
 
@@ -162,11 +162,11 @@ def load_octets(cursor: types.BaseTuple, size: object, fill: types.Float, rows: 
         if isinstance(size, types.NoneType) and width == 1 and n == ROWS:
             return _quad(b, _columns_along(b, pointer, tile.load()))
         if isinstance(size, types.NoneType):
-            v = _decoded(b, pointer, tile.load(), types.float32)
+            v = decoded(b, pointer, tile.load(), types.float32)
         else:
-            there = _size(b, size_)
-            v = _decoded(b, pointer, tile.load_part(*there), types.float32)
-            v = b.select(_mask(b, n, width, *there), v, _splat(b, fill_, v.type))
+            there = steps_and_lines(b, size_)
+            v = decoded(b, pointer, tile.load_part(*there), types.float32)
+            v = b.select(tile_mask(b, n, width, *there), v, splatted(b, fill_, v.type.count))
         return _quad(b, _columns(b, v, width))
 
     columns = types.UniTuple(Vec(types.float32, n * width // STEPS), STEPS)
@@ -189,14 +189,14 @@ def store_octets(cursor: object, size: object, v: types.UniTuple, numbers: Lane,
             return
         steps = _steps(b, columns, width)
         if numbers.literal_value and _is_bf16(pointer):
-            words = b.lshr(_rounded(b, steps), constant(ir.VectorType(I32, steps.type.count), 16))
+            words = b.lshr(rounded(b, steps), constant(ir.VectorType(I32, steps.type.count), 16))
             raw = b.trunc(words, tile.raw)
         else:
-            raw = _encoded(b, pointer, steps, types.float32)
+            raw = encoded(b, pointer, steps, types.float32)
         if isinstance(size, types.NoneType):
             tile.store(raw)
         else:
-            tile.store_part(raw, *_size(b, size_))
+            tile.store_part(raw, *steps_and_lines(b, size_))
 
     return types.void(cursor, size, v, numbers, L), emit
 
@@ -211,7 +211,7 @@ def _places_of(dtype: types.Type, least: int, limit: int) -> tuple[int, int]:
     return max(bias + least, 0) << fraction, min(bias + limit, 2 * bias + 1) << fraction
 
 
-def _folded(b: ir.IRBuilder, v: ir.Value, sign: str, signed: bool) -> ir.Value:
+def folded(b: ir.IRBuilder, v: ir.Value, sign: str, signed: bool) -> ir.Value:
     """The largest or smallest of the lanes, as 16 of them."""
     compare = b.icmp_signed if signed else b.icmp_unsigned
     while v.type.count > 16:
@@ -220,7 +220,7 @@ def _folded(b: ir.IRBuilder, v: ir.Value, sign: str, signed: bool) -> ir.Value:
     return v
 
 
-def _none(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+def none_set(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
     bits = b.bitcast(b.sext(mask, ir.VectorType(HALF, 16)), ir.IntType(256))
     return b.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
 
@@ -232,8 +232,8 @@ def is_tame(cursor: types.BaseTuple, rows: Lane, L: Lane):
     def emit(b, cursor_, _rows, _L):
         v = _tile(b, cursor, cursor_, rows.literal_value, L.literal_value).load()
         v = b.add(b.and_(v, constant(v.type, 0x7FFF)), constant(v.type, (1 << 15) - least))
-        v = _folded(b, v, ">", True)
-        return _none(b, b.icmp_signed(">=", v, constant(v.type, limit - least - (1 << 15))))
+        v = folded(b, v, ">", True)
+        return none_set(b, b.icmp_signed(">=", v, constant(v.type, limit - least - (1 << 15))))
 
     return types.boolean(cursor, rows, L), emit
 
@@ -246,12 +246,12 @@ def is_modest(cursor: types.BaseTuple, rows: Lane, L: Lane):
         v = _tile(b, cursor, cursor_, rows.literal_value, L.literal_value).load()
         # One less, so that zero is the largest without a sign, and the smallest with one.
         v = b.add(b.and_(v, constant(v.type, 0x7FFF)), constant(v.type, -1))
-        most = _folded(b, v, ">", True)
+        most = folded(b, v, ">", True)
         beyond = b.icmp_signed(">=", most, constant(most.type, limit - 1))
         if least:
-            low = _folded(b, v, "<", False)
+            low = folded(b, v, "<", False)
             beyond = b.or_(beyond, b.icmp_unsigned("<", low, constant(low.type, least - 1)))
-        return _none(b, beyond)
+        return none_set(b, beyond)
 
     return types.boolean(cursor, rows, L), emit
 

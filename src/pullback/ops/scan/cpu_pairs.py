@@ -15,9 +15,9 @@ from typing import Final
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shaped, shuffle
-from pullback.cpu.memory import _decoded, _encoded
-from pullback.cpu.tiles import _mask, _size, _Tile
+from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shaped, shuffle, splatted
+from pullback.cpu.memory import decoded, encoded
+from pullback.cpu.tiles import Tile, steps_and_lines, tile_mask
 
 PAIRS: Final = 4  # of a block
 F32 = ir.FloatType()
@@ -45,8 +45,8 @@ def _words(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
     return b.bitcast(v, shaped(I32, v.type))
 
 
-def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, L: int) -> _Tile:
-    tile = _Tile(b, cursor, at, _rows(L), L)
+def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, L: int) -> Tile:
+    tile = Tile(b, cursor, at, _rows(L), L)
     if isinstance(cursor[2], types.IntegerLiteral):
         tile.step = I64(cursor[2].literal_value)
     return tile
@@ -56,7 +56,7 @@ def _decoded_pairs(b, pointer, raw: ir.Value, L: int) -> tuple[ir.Value, ir.Valu
     if L == 1:
         return parted_words(b, raw)
     even, odd = _parted(b, raw, L)
-    return _decoded(b, pointer, even, types.float32), _decoded(b, pointer, odd, types.float32)
+    return decoded(b, pointer, even, types.float32), decoded(b, pointer, odd, types.float32)
 
 
 def parted_words(b: ir.IRBuilder, raw: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -68,13 +68,13 @@ def parted_words(b: ir.IRBuilder, raw: ir.Value) -> tuple[ir.Value, ir.Value]:
     return b.bitcast(low, kind), b.bitcast(high, kind)
 
 
-def _combined(b: ir.IRBuilder, even: ir.Value, odd: ir.Value) -> ir.Value:
+def combined(b: ir.IRBuilder, even: ir.Value, odd: ir.Value) -> ir.Value:
     high = b.and_(odd, constant(odd.type, 0xFFFF0000))
     words = b.or_(b.lshr(even, constant(even.type, 16)), high)
     return b.bitcast(words, ir.VectorType(ir.IntType(16), 2 * even.type.count))
 
 
-def _rounded(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def rounded(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """f32 numbers whose upper 16 bits are the nearest bf16."""
     bits = _words(b, x)
     odd = b.and_(b.lshr(bits, constant(bits.type, 16)), constant(bits.type, 1))
@@ -82,9 +82,9 @@ def _rounded(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _encoded_numbers(b, even: ir.Value, odd: ir.Value, L: int) -> ir.Value:
-    even, odd = _rounded(b, even), _rounded(b, odd)
+    even, odd = rounded(b, even), rounded(b, odd)
     if L == 1:
-        return _combined(b, even, odd)
+        return combined(b, even, odd)
     words = _interleaved(b, even, odd, L)
     high = b.lshr(words, constant(words.type, 16))
     return b.trunc(high, shaped(ir.IntType(16), words.type))
@@ -107,18 +107,13 @@ def load_pairs(cursor: types.BaseTuple, size: object, fill: types.Float, back: L
         if isinstance(size, types.NoneType):
             parts = _decoded_pairs(b, pointer, tile.load(), width)
         else:
-            there = _size(b, size_)
-            v = _decoded(b, pointer, tile.load_part(*there), types.float32)
-            mask = _mask(b, tile.rows, width, *there)
-            parts = _parted(b, b.select(mask, v, _splat(b, fill_, v.type)), width)
+            there = steps_and_lines(b, size_)
+            v = decoded(b, pointer, tile.load_part(*there), types.float32)
+            mask = tile_mask(b, tile.rows, width, *there)
+            parts = _parted(b, b.select(mask, v, splatted(b, fill_, v.type.count)), width)
         return _pair(b, parts, bool(back.literal_value))
 
     return types.UniTuple(vec, 2)(cursor, size, types.float32, back, L), emit
-
-
-def _splat(b: ir.IRBuilder, x: ir.Value, kind: ir.VectorType) -> ir.Value:
-    undefined = ir.Constant(kind, ir.Undefined)
-    return shuffle(b, b.insert_element(undefined, x, I32(0)), undefined, [0] * kind.count)
 
 
 @op
@@ -136,11 +131,11 @@ def store_pairs(
         if numbers.literal_value:
             raw = _encoded_numbers(b, even, odd, width)
         else:
-            raw = _encoded(b, pointer, _interleaved(b, even, odd, width), types.float32)
+            raw = encoded(b, pointer, _interleaved(b, even, odd, width), types.float32)
         if isinstance(size, types.NoneType):
             tile.store(raw)
         else:
-            tile.store_part(raw, *_size(b, size_))
+            tile.store_part(raw, *steps_and_lines(b, size_))
 
     return types.void(cursor, size, v, back, numbers, L), emit
 

@@ -20,9 +20,9 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I64, Lane, Vec, op, shuffle
-from pullback.cpu.memory import _decoded, _encoded
+from pullback.cpu.memory import decoded, encoded
 from pullback.cpu.tile_blocks import halved
-from pullback.cpu.tiles import _joined, _mask, _size, _Tile, by_type, moved
+from pullback.cpu.tiles import Tile, by_type, joined, moved, steps_and_lines, tile_mask
 from pullback.cpu.vector import join
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 from pullback.ops.scan.cpu_turned import STEPS, Turned
@@ -30,8 +30,8 @@ from pullback.ops.scan.cpu_turned import STEPS, Turned
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, W: int, L: int) -> _Tile:
-    tile = _Tile(b, cursor, at, STEPS * W if L == 1 else STEPS, L)
+def _tile(b: ir.IRBuilder, cursor: types.BaseTuple, at: ir.Value, W: int, L: int) -> Tile:
+    tile = Tile(b, cursor, at, STEPS * W if L == 1 else STEPS, L)
     if isinstance(cursor[2], types.IntegerLiteral):
         tile.step = I64(cursor[2].literal_value)
     return tile
@@ -54,11 +54,11 @@ def load_quads(cursor: types.BaseTuple, size: object, fill: Vec, L: Lane):
         turned = Turned(b, tile, W) if L.literal_value == 1 else None
         if isinstance(size, types.NoneType):
             raw = turned.load() if turned else tile.load()
-            return _split(b, _decoded(b, pointer, raw, fill.dtype), W)
-        there = _size(b, size_)
-        v = _decoded(b, pointer, tile.load_part(*there), fill.dtype)
-        mask = _mask(b, tile.rows, L.literal_value, *there)
-        v = b.select(mask, v, _joined(b, [fill_] * STEPS))
+            return _split(b, decoded(b, pointer, raw, fill.dtype), W)
+        there = steps_and_lines(b, size_)
+        v = decoded(b, pointer, tile.load_part(*there), fill.dtype)
+        mask = tile_mask(b, tile.rows, L.literal_value, *there)
+        v = b.select(mask, v, joined(b, [fill_] * STEPS))
         return _split(b, turned.columns(v) if turned else v, W)
 
     return types.UniTuple(fill, STEPS)(cursor, size, fill, L), emit
@@ -72,11 +72,11 @@ def store_quads(cursor: types.BaseTuple, size: object, v: types.UniTuple, L: Lan
         tile = _tile(b, cursor, cursor_, vec.n, L.literal_value)
         columns = [b.extract_value(v_, k) for k in range(STEPS)]
         turned = Turned(b, tile, vec.n) if L.literal_value == 1 else None
-        raw = _encoded(b, pointer, _joined(b, columns), vec.dtype)
+        raw = encoded(b, pointer, joined(b, columns), vec.dtype)
         if isinstance(size, types.NoneType):
             (turned or tile).store(raw)
         else:
-            tile.store_part(turned.steps(raw) if turned else raw, *_size(b, size_))
+            tile.store_part(turned.steps(raw) if turned else raw, *steps_and_lines(b, size_))
 
     return types.void(cursor, size, v, L), emit
 

@@ -17,7 +17,7 @@ from numba import types
 
 from pullback.cpu.emit import I8, I32, I64, Lane, inlined, llvm_call, op
 from pullback.cpu.staging import move_row
-from pullback.cpu.tiles import by_type, moved
+from pullback.cpu.tiles import moved, with_second
 
 CACHE_LINE = 64
 NEAR = 4096  # bytes
@@ -75,17 +75,10 @@ def rows_at(tile, cursors, box, pitch, k, n, lines, states, rows, L):
     out = cursors[1]
     p, i, step, streaming = out
     there = (box, -k * pitch, pitch, False) if streaming else out
-    boxed = _with_second(cursors, there)
+    boxed = with_second(cursors, there)
     _tiles(tile, boxed, cursors[:1], k, AHEAD, n, lines, states, rows, L)
     for row in range(min(rows, n - k) if streaming else 0):
         move_row(box, row * pitch, p, i + (k + row) * step, lines, streaming)
-
-
-@by_type
-def _with_second(cursors, second):
-    if len(cursors) == 2:
-        return lambda cursors, second: (cursors[0], second)
-    return lambda cursors, second: (cursors[0], second, cursors[2])
 
 
 @inlined

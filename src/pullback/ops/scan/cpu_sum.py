@@ -28,6 +28,7 @@ from pullback.cpu.tiles import (
     spread,
     stack,
     store,
+    with_second,
 )
 from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, splat
 from pullback.ops.scan.cpu_columns import as_met
@@ -114,13 +115,6 @@ def added(state, v):
         return total, base, error + select(absolute(lost) < INFINITY, lost, 0.0)
 
     return compensated
-
-
-@by_type
-def with_base(state, base):
-    if len(state) == 2:
-        return lambda state, base: (state[0], base)
-    return lambda state, base: (state[0], base, state[2])
 
 
 @inlined
@@ -311,7 +305,7 @@ def _cumsum(task, lo, hi, cells, room, L):
             there = moved(at, begin, 0)
             sweep_sums(there, box, steps, lines, states, sum_rows(p, L), L)
             for c in range(0, lines, L):
-                states[c // L] = with_base(none, carried(states[c // L]))
+                states[c // L] = with_second(none, carried(states[c // L]))
     fence()
 
 
@@ -351,8 +345,8 @@ def cumsum_chained(task, lo, hi):
         wait_for_turn(link, chunk)
         base = received(link, none[0]) if chunk > 0 else none[0]
         if early:
-            pass_on(link, chunk, carried(with_base(states[0], base)))
-        states[0] = with_base(none, base)
+            pass_on(link, chunk, carried(with_second(states[0], base)))
+        states[0] = with_second(none, base)
         sweep_sums(at, None, steps, 1, states, rows, 1)
         if not early:
             pass_on(link, chunk, carried(states[0]))

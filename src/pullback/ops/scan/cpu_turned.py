@@ -9,7 +9,7 @@ from typing import Final
 from llvmlite import ir
 
 from pullback.cpu.emit import I64, shuffle
-from pullback.cpu.tiles import _joined, _Tile
+from pullback.cpu.tiles import Tile, joined
 from pullback.cpu.transfer import block_at, by_step, gathered, lane_bytes, lowest, scattered, stored
 
 STEPS: Final = 4
@@ -31,7 +31,7 @@ def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 class Turned:
     """A tile along the axis: its lanes in memory, and as columns one after the other."""
 
-    def __init__(self, b: ir.IRBuilder, tile: _Tile, W: int):
+    def __init__(self, b: ir.IRBuilder, tile: Tile, W: int):
         self.b, self.tile, self.W = b, tile, W
         self.row = ir.VectorType(tile.raw.element, STEPS)
 
@@ -49,7 +49,7 @@ class Turned:
             for at in self._places(back)
         ]
         columns = _square(b, rows)
-        return _joined(b, columns[::-1] if back else columns)
+        return joined(b, columns[::-1] if back else columns)
 
     def _store_contiguous(self, v: ir.Value, back: bool) -> None:
         b, W = self.b, self.W

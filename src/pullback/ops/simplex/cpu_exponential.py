@@ -6,12 +6,7 @@ x may be no less than the floor, and no more than keeps e^x·2^s finite.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
-from pullback.cpu.elementary import _biased as biased
-from pullback.cpu.elementary import _exp_tail as exp_tail
-from pullback.cpu.elementary import _flush_low as least_exponent
-from pullback.cpu.elementary import _ln2_high as ln2_high
-from pullback.cpu.elementary import _ln2_low as ln2_low
-from pullback.cpu.elementary import _mantissa as mantissa
+from pullback.cpu.elementary import biased, exp_tail, least_exponent, ln2_high, ln2_low, mantissa
 from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import as_float, as_int, fma, maximum

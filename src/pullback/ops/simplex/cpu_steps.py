@@ -33,7 +33,7 @@ from pullback.cpu.emit import (
     splatted,
 )
 from pullback.cpu.memory import get, get_wide, prefetch, put
-from pullback.cpu.tiles import by_type, load, load_wide, store
+from pullback.cpu.tiles import by_type, joined, load, load_wide, store
 from pullback.cpu.transfer import block_at, gathered, lane_bytes, scattered, stored
 from pullback.ops.simplex.cpu_traits import BF16, CLASSES, LANES, traits
 
@@ -44,13 +44,6 @@ F32 = ir.FloatType()
 
 
 # --- bf16 in pairs ------------------------------------------------------------------------------
-
-
-def _joined(b, vectors):
-    while len(vectors) > 1:
-        pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [shuffle(b, u, v, range(2 * u.type.count)) for u, v in pairs]
-    return vectors[0]
 
 
 def _split(b, v):
@@ -65,7 +58,7 @@ def _apart(b, raw):
     for pairs in _split(b, words):
         lanes.append(b.shl(pairs, constant(pairs.type, 16)))
         lanes.append(b.and_(pairs, constant(pairs.type, 0xFFFF0000)))
-    return b.bitcast(_joined(b, lanes), ir.VectorType(F32, raw.type.count))
+    return b.bitcast(joined(b, lanes), ir.VectorType(F32, raw.type.count))
 
 
 def _to_even(b, bits):
@@ -94,7 +87,7 @@ def _together(b, bits):
     for even, odd in zip(lanes[::2], lanes[1::2], strict=True):
         low = b.bitcast(b.lshr(even, constant(even.type, 16)), halves)
         pairs.append(shuffle(b, low, b.bitcast(odd, halves), alternating))
-    return _joined(b, pairs)
+    return joined(b, pairs)
 
 
 @op
