@@ -10,6 +10,7 @@ from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
 from pullback.ops.simplex import cpu_backward, cpu_softmax, cpu_sparse
 from pullback.ops.simplex.contract import kind_of
+from pullback.ops.simplex.cpu_panels import SHORT
 from pullback.ops.simplex.cpu_walk import STRIP
 from pullback.tensor.layout import along_axis
 
@@ -34,19 +35,24 @@ BACKWARD: Kernels = {
 # there the first row of a chunk is only read at first, and the last only written in the end.
 CHUNKS, OF_ADJOINTS = 64, 32
 LARGEST_CHUNK = 1 << 22
+FEWEST = 32  # short rows for which it pays to turn them
 
 
 def _program(kernels: Kernels, of_rows: int, desc: Any, *views: Any) -> Program:
     strides = [view.strides for view in views]
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
     rows, breadth = loops.rest.count, loops.rest.extents[-1] if loops.columns else 1
+    in_panels = not loops.columns and rows >= FEWEST and loops.extent <= SHORT
+    if in_panels:
+        breadth = rows
     items = rows // breadth * -(-breadth // STRIP) if rows and loops.extent else 0
     row_bytes = loops.extent * desc.element.itemsize
     chunk = rows * row_bytes * len(views) // (CHUNKS if loops.columns else of_rows)
     chunk = max(BYTES_PER_CHUNK, min(chunk, LARGEST_CHUNK))
     grain = grain_for(row_bytes * len(views) * min(breadth, STRIP), chunk)
-    words = (breadth, int(streams(rows * row_bytes)), *axis_words(loops))
-    return Program((Phase(kernels[kind_of(desc)][loops.columns], items, grain),), words)
+    words = (0 if in_panels else breadth, int(streams(rows * row_bytes)), *axis_words(loops))
+    across = loops.columns or in_panels
+    return Program((Phase(kernels[kind_of(desc)][across], items, grain),), words)
 
 
 def forward(desc: Any, x: Any, y: Any) -> Program:

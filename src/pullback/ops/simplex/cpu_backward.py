@@ -31,6 +31,7 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
+from pullback.ops.simplex.cpu_panels import in_panels
 from pullback.ops.simplex.cpu_steps import give, is_void, take, take_wide
 from pullback.ops.simplex.cpu_traits import LANES
 from pullback.ops.simplex.cpu_turns import turns, turns_of_few
@@ -281,6 +282,10 @@ log_softmax = adjoint(
 
 
 # --- kernels ------------------------------------------------------------------------------------
+softmax_across = in_panels(softmax, 3)
+log_softmax_across = in_panels(log_softmax, 3)
+sparsemax_across = in_panels(sparsemax, 3)
+entmax15_across = in_panels(entmax15, 3)
 
 
 @kernel
@@ -290,7 +295,7 @@ def softmax_rows(task, lo, hi):
 
 @kernel
 def softmax_columns(task, lo, hi):
-    softmax(task, lo, hi, LANES)
+    softmax_across(task, lo, hi)
 
 
 @kernel
@@ -300,7 +305,7 @@ def log_softmax_rows(task, lo, hi):
 
 @kernel
 def log_softmax_columns(task, lo, hi):
-    log_softmax(task, lo, hi, LANES)
+    log_softmax_across(task, lo, hi)
 
 
 @kernel
@@ -310,7 +315,7 @@ def sparsemax_rows(task, lo, hi):
 
 @kernel
 def sparsemax_columns(task, lo, hi):
-    sparsemax(task, lo, hi, LANES)
+    sparsemax_across(task, lo, hi)
 
 
 @kernel
@@ -320,4 +325,4 @@ def entmax15_rows(task, lo, hi):
 
 @kernel
 def entmax15_columns(task, lo, hi):
-    entmax15(task, lo, hi, LANES)
+    entmax15_across(task, lo, hi)

@@ -40,6 +40,7 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import LN2, bias_of, drift_of, floor_of, scaled_exp, times
+from pullback.ops.simplex.cpu_panels import in_panels
 from pullback.ops.simplex.cpu_shelf import fetched, has_room, no_shelf, put_aside, shelf
 from pullback.ops.simplex.cpu_steps import ask, give_inexact, take, to_next
 from pullback.ops.simplex.cpu_tops import higher, no_top, peak
@@ -373,6 +374,7 @@ softmax = normalised(
     shelf, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
 )
 log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_log, _write_any_log))
+softmax_across, log_softmax_across = in_panels(softmax, 2), in_panels(log_softmax, 2)
 
 
 @kernel
@@ -382,7 +384,7 @@ def softmax_rows(task, lo, hi):
 
 @kernel
 def softmax_columns(task, lo, hi):
-    softmax(task, lo, hi, LANES)
+    softmax_across(task, lo, hi)
 
 
 @kernel
@@ -392,4 +394,4 @@ def log_softmax_rows(task, lo, hi):
 
 @kernel
 def log_softmax_columns(task, lo, hi):
-    log_softmax(task, lo, hi, LANES)
+    log_softmax_across(task, lo, hi)

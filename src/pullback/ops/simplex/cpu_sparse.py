@@ -62,6 +62,7 @@ from pullback.ops.simplex.cpu_candidates import (
     square,
     squared,
 )
+from pullback.ops.simplex.cpu_panels import in_panels
 from pullback.ops.simplex.cpu_steps import ask, give, take, to_next, whole_steps
 from pullback.ops.simplex.cpu_tops import by_class, no_top, summit, survey
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
@@ -374,6 +375,7 @@ def projected(
 
 sparsemax = projected(1.0, linear, by_sum, itself, if_straight)
 entmax15 = projected(0.5, square, by_norm, squared, if_curved)
+sparsemax_across, entmax15_across = in_panels(sparsemax, 2), in_panels(entmax15, 2)
 
 
 @kernel
@@ -383,7 +385,7 @@ def sparsemax_rows(task, lo, hi):
 
 @kernel
 def sparsemax_columns(task, lo, hi):
-    sparsemax(task, lo, hi, LANES)
+    sparsemax_across(task, lo, hi)
 
 
 @kernel
@@ -393,4 +395,4 @@ def entmax15_rows(task, lo, hi):
 
 @kernel
 def entmax15_columns(task, lo, hi):
-    entmax15(task, lo, hi, LANES)
+    entmax15_across(task, lo, hi)

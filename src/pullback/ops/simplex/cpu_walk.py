@@ -140,11 +140,11 @@ def _across(run: int) -> Callable:
     """The sum where `run` positions at a time add up in their own type."""
 
     def total(term, cursors, cells, n, width, fours, sums, L):
-        p = cursors[0][0]
+        p, used = cursors[0][0], SUMS
         for k in range(SUMS):
             sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
         for start in range(0, n, run):
-            for k in range(SUMS):
+            for k in range(used):
                 fours[k] = like(fours[k], 0.0)
             for j in range(start, min(start + run, n)):
                 for c in range(0, width, LANES):
@@ -152,13 +152,14 @@ def _across(run: int) -> Callable:
                     k = lane_of(p, j) * PARTS + c // LANES
                     _note(p, fours, sums, k, u)
                     _note(p, fours, sums, k + SPAN, v)
-            _close(p, fours, sums)
-        reach = SPAN // 2
-        while reach >= PARTS:
-            for k in range(reach):
-                sums[k] = _joined(sums[k], sums[k + reach])
-                sums[k + SPAN] = _joined(sums[k + SPAN], sums[k + SPAN + reach])
-            reach //= 2
+                    used = _cells_with(v)
+            _close(p, fours, sums, used)
+        for first in range(0, used, SPAN):
+            reach = SPAN // 2
+            while reach >= PARTS:
+                for k in range(first, first + reach):
+                    sums[k] = _joined(sums[k], sums[k + reach])
+                reach //= 2
 
     return total
 
@@ -216,14 +217,20 @@ def _note(p, fours, sums, k, v):
 
 
 @by_type
-def _close(p, fours, sums):
+def _cells_with(v):
+    """How many cells are used if this is the second vector of a term."""
+    return (lambda v: SPAN) if isinstance(v, types.NoneType) else (lambda v: SUMS)
+
+
+@by_type
+def _close(p, fours, sums, used):
     """Add the four terms to the sums."""
 
-    def by_fours(p, fours, sums):
-        for k in range(SUMS):
+    def by_fours(p, fours, sums, used):
+        for k in range(used):
             sums[k] = (sums[k][0] + to_f64(fours[k]), sums[k][1])
 
-    return (lambda p, fours, sums: None) if _is_f64(p) else by_fours
+    return (lambda p, fours, sums, used: None) if _is_f64(p) else by_fours
 
 
 @op
