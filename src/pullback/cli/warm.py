@@ -35,8 +35,10 @@ def warm(
     found = list(inventory.plans())
     known = dict.fromkeys(family for family, _ in found)
     wanted = [screen.one_of("family", family, known) for family in families or known]
+    plans = [plan.__name__ for family, plan in found if family in wanted]
     todo = [
-        (plan.__name__, element) for element in FLOATS for family, plan in found if family in wanted
+        (inventory.CALLS, FLOATS[0]),
+        *((name, element) for element in FLOATS for name in plans),
     ]
     failed, whole = [], False
     with screen.progress() as bar:
