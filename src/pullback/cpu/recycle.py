@@ -33,8 +33,9 @@ _SMALLEST: Final = 1 << 17  # smaller ones the C library keeps; larger ones it m
 _DEFAULT_LIMIT: Final = 1 << 30
 
 # Words all shelves share: bytes they may hold, -1 until somebody asks; how often a block came back;
-# the shelf made last; what is idle, and what arrays have.
-LIMIT, CLOCK, SHELVES, IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES, POOL_WORDS = range(8)
+# the shelf made last, and the grown block; what is idle, and what arrays have.
+LIMIT, CLOCK, SHELVES, GROWN, IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES = range(8)
+POOL_WORDS: Final = 8
 _UNKNOWN: Final = -1
 _pool: Final = (ctypes.c_int64 * POOL_WORDS).from_address(immortal(8 * POOL_WORDS))
 _pool[LIMIT] = _UNKNOWN

@@ -10,6 +10,9 @@ functions below are called when such an array dies. A shelf is a record of
 
 and a block, while it is idle, begins with its neighbours, OLDER and NEWER, and when it RETURNED.
 
+An array that is resized beyond its block gets a grown one, which is on no shelf: in the page before
+it are the one that GREW before, or 0, and how many bytes it has ROOM for. There are hardly any.
+
 All of it runs with the interpreter's lock held, and calls nothing that would let go of it."""
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from pullback.cpu.kernel import native
 from pullback.cpu.pool import immortal
 from pullback.cpu.recycle import (
     CLOCK,
+    GROWN,
     IDLE_BLOCKS,
     IDLE_BYTES,
     LIMIT,
@@ -50,7 +54,9 @@ from pullback.cpu.words import address_of, at, call
 
 SIZE, NEWEST, OLDEST, NEXT, POOL, _SHELF_WORDS = range(6)
 OLDER, NEWER, RETURNED = range(3)
+GREW, ROOM = range(2)
 
+_PAGE: Final = mmap.PAGESIZE
 _HUGE: Final = 1 << 21  # from here on huge pages, which cost a tenth per byte to touch first
 _PROTECTION: Final = getattr(mmap, "PROT_READ", 0) | getattr(mmap, "PROT_WRITE", 0)
 # Private to this process: a forked child must not write into them.
@@ -61,6 +67,7 @@ _int = types.int32
 _map = types.ExternalFunction("mmap", INT(INT, INT, _int, _int, _int, INT))
 _advise = types.ExternalFunction("madvise", _int(INT, INT, _int))
 _unmap = types.ExternalFunction("munmap", _int(INT, INT))
+_copy = types.ExternalFunction("memcpy", INT(INT, INT, INT))
 
 
 @register_jitable
@@ -128,32 +135,101 @@ def _shrink(pool, limit):
 
 
 @register_jitable
+def _mapped(pool, size):
+    """Fresh pages, if need be in place of the idle ones; 0 if there is no memory."""
+    block = _fresh_block(size)
+    if block == 0:
+        _shrink(pool, 0)
+        block = _fresh_block(size)
+    return block
+
+
+@register_jitable
+def _count_used(pool, blocks, size):
+    pool[USED_BLOCKS] += blocks
+    pool[USED_BYTES] += blocks * size
+
+
+@register_jitable
 def _taken(shelf):
     """The block returned last: the likeliest to be in a cache. 0 if there is no memory."""
     pool, block = at(shelf[POOL]), shelf[NEWEST]
     if block != 0:
         _take_off(shelf, block)
     else:
-        block = _fresh_block(shelf[SIZE])
-        if block == 0:
-            _shrink(pool, 0)
-            block = _fresh_block(shelf[SIZE])
+        block = _mapped(pool, shelf[SIZE])
     if block != 0:
-        pool[USED_BLOCKS] += 1
-        pool[USED_BYTES] += shelf[SIZE]
+        _count_used(pool, 1, shelf[SIZE])
     return block
 
 
 @register_jitable
 def _given_back(shelf, block):
     pool = at(shelf[POOL])
-    pool[USED_BLOCKS] -= 1
-    pool[USED_BYTES] -= shelf[SIZE]
+    _count_used(pool, -1, shelf[SIZE])
     if shelf[SIZE] > pool[LIMIT]:
         _unmap(block, shelf[SIZE])
     else:
         _put_on(shelf, block)
         _shrink(pool, pool[LIMIT])
+
+
+# --- grown blocks ---------------------------------------------------------------------------------
+
+
+@register_jitable
+def _growth(block):
+    """What is written before a grown block."""
+    return at(block - _PAGE)
+
+
+@register_jitable
+def _has_grown(pool, block):
+    grown = pool[GROWN]
+    while grown != 0 and grown != block:
+        grown = _growth(grown)[GREW]
+    return grown != 0
+
+
+@register_jitable
+def _grown(pool, size):
+    """A block for an array that no shelf has room for; 0 if there is no memory."""
+    room = -(-size // _PAGE) * _PAGE
+    pages = _mapped(pool, _PAGE + room)
+    if pages == 0:
+        return 0
+    block = pages + _PAGE
+    _growth(block)[GREW], _growth(block)[ROOM] = pool[GROWN], room
+    pool[GROWN] = block
+    _count_used(pool, 1, room)
+    return block
+
+
+@register_jitable
+def _unmap_grown(pool, block):
+    after, room = _growth(block)[GREW], _growth(block)[ROOM]
+    if pool[GROWN] == block:
+        pool[GROWN] = after
+    else:
+        before = pool[GROWN]
+        while _growth(before)[GREW] != block:
+            before = _growth(before)[GREW]
+        _growth(before)[GREW] = after
+    _count_used(pool, -1, room)
+    _unmap(block - _PAGE, _PAGE + room)
+
+
+@register_jitable
+def _room(shelf, block):
+    return _growth(block)[ROOM] if _has_grown(at(shelf[POOL]), block) else shelf[SIZE]
+
+
+@register_jitable
+def _let_go(shelf, block):
+    if _has_grown(at(shelf[POOL]), block):
+        _unmap_grown(at(shelf[POOL]), block)
+    else:
+        _given_back(shelf, block)
 
 
 # --- what NumPy calls -----------------------------------------------------------------------------
@@ -162,7 +238,7 @@ def _given_back(shelf, block):
 @native(INT(INT, INT, INT))
 def _give(context, block, nbytes):
     """The array is dead, and so is every view of it."""
-    _given_back(at(context), block)
+    _let_go(at(context), block)
     return 0
 
 
@@ -174,8 +250,16 @@ def _refuse(context, count, nbytes):
 
 @native(INT(INT, INT, INT))
 def _resize(context, block, nbytes):
-    """Within its block an array may grow, and no further."""
-    return block if nbytes <= at(context)[SIZE] else 0
+    """Within its block an array stays where it is; 0 if there is no memory."""
+    shelf = at(context)
+    room = _room(shelf, block)
+    if nbytes <= room:
+        return block
+    larger = _grown(at(shelf[POOL]), nbytes)
+    if larger != 0:
+        _copy(larger, block, room)
+        _let_go(shelf, block)
+    return larger
 
 
 # --- arrays ---------------------------------------------------------------------------------------
