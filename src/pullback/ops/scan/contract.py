@@ -19,7 +19,6 @@ as do zeros of either sign, and the value written is the winner's own bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -43,11 +42,11 @@ from pullback.contract.record import (
     check_shape,
 )
 from pullback.ops.scan import oracle
+from pullback.ops.scan.recomputed import carried_bytes
 from pullback.plan.plan import Plan
 
 EXTREMA = (ScanKind.CUMMAX, ScanKind.CUMMIN)
 NEEDS_X = (ScanKind.CUMPROD, *EXTREMA, ScanKind.LOG_CUMSUM_EXP)
-RECOMPUTED = 256  # steps whose y is recomputed at once
 NEEDS_Y = (ScanKind.CUMPROD, ScanKind.LOG_CUMSUM_EXP)
 
 
@@ -148,13 +147,9 @@ ACCUMULATORS = {
 
 
 def _workspace_backward(desc: ScanDescriptor) -> int:
-    """Where y is recomputed: what is carried into each chunk, 16 bytes for each line."""
-    if desc.kind not in NEEDS_Y or keeps_y(desc) or not desc.input_shape:
+    if desc.kind not in NEEDS_Y or keeps_y(desc):
         return 0
-    n = desc.input_shape[desc.scan_axis]
-    lines = prod(desc.input_shape) // max(n, 1)
-    chunks = -(-n // RECOMPUTED)
-    return 16 * lines * chunks if chunks > 1 else 0
+    return carried_bytes(desc.input_shape, desc.scan_axis)
 
 
 def _reference(desc: ScanDescriptor, x: Any, y: Any, indices: Any = None) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from pullback.cpu.vector import (
     to_f32,
     to_f64,
 )
-from pullback.ops.scan.contract import RECOMPUTED
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
     READ,
@@ -69,6 +68,7 @@ from pullback.ops.scan.cpu_logsumexp import (
     unusual_log_sum_tile,
 )
 from pullback.ops.scan.cpu_quads import common_step
+from pullback.ops.scan.recomputed import RECOMPUTED
 
 # Steps to a chunk, along and across, and how many lines lie side by side there.
 ALONG, ACROSS, SIDE = 4096, RECOMPUTED, 64

@@ -32,7 +32,6 @@ from pullback.cpu.vector import (
     to_f32,
     to_f64,
 )
-from pullback.ops.scan.contract import RECOMPUTED
 from pullback.ops.scan.cpu_octets import (
     OCTET,
     both_quads,
@@ -62,6 +61,7 @@ from pullback.ops.scan.cpu_product_halves import (
 )
 from pullback.ops.scan.cpu_quads import chained, chained_back
 from pullback.ops.scan.cpu_sum import one_nan
+from pullback.ops.scan.recomputed import RECOMPUTED
 
 # How many steps of how many lines are a chunk; across, one has room for its rows on the stack.
 CHUNK, CHUNK_ACROSS = 1 << 13, RECOMPUTED
