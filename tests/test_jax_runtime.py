@@ -33,12 +33,19 @@ def segments(x: Any, ids: Any) -> Any:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def test_an_eager_call_raises_the_error_itself() -> None:
-    with pytest.raises(IndexOutOfRange, match=SENTENCE) as caught:
-        segments(jnp.asarray(X), jnp.asarray(BAD))
-    error = caught.value
-    assert (error.op, error.argument) == ("segment_sum", "segment_ids")
-    assert (error.expected, error.got) == ("in [0, 3)", "9 at position 2")
+@pytest.mark.parametrize("good_calls_before", [0, 3])
+def test_an_eager_call_raises_the_error_itself(good_calls_before: int) -> None:
+    def sums(ids: Any) -> Any:
+        return pullback.segment_sum(jnp.asarray(X), jnp.asarray(ids), 3, empty=good_calls_before)
+
+    for _ in range(good_calls_before):  # JAX has another way for calls that worked
+        sums(IDS)
+    for _ in range(2):
+        with pytest.raises(IndexOutOfRange, match=SENTENCE) as caught:
+            sums(BAD)
+        error = caught.value
+        assert (error.op, error.argument) == ("segment_sum", "segment_ids")
+        assert (error.expected, error.got) == ("in [0, 3)", "9 at position 2")
 
 
 def test_a_compiled_call_raises_the_sentence() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from pullback.contract.element import INDICES, describe, kind_of_dtype
-from pullback.contract.errors import Unsupported
+from pullback.contract.errors import PullbackError, Unsupported
 from pullback.frontends.jax_primitive import call_p
 from pullback.frontends.jax_site import Origin, Site, typed
 from pullback.frontends.jax_target import failure_behind, register
@@ -167,9 +167,9 @@ class Compiled:
             if self._fallible and not isinstance(results[0], jax.core.Tracer):
                 results[0].block_until_ready()
             return results
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter from the second on
             ours = failure_behind(error)
-            if ours is None:
+            if ours is None or isinstance(error, PullbackError):
                 raise
             raise copy(ours) from None
 
