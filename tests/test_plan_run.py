@@ -84,6 +84,48 @@ def test_a_workspace_too_small_is_refused_every_time() -> None:
     assert same_bits(y, np.stack([X[1], X[0] + X[2]]))
 
 
+def _a_plan_with_a_workspace() -> tuple[Any, Any]:
+    """It, and arguments in one buffer that has a workspace before them and one behind."""
+    desc = pb.UnsortedSegmentSumDescriptor(
+        num_inputs=9, embedding_dim=4, num_segments=3, element=pb.ElementKind.F32
+    )
+    plan = pb.UnsortedSegmentSumPlan(desc, "cpu", pb.BackendKind.NUMBA)
+    room = np.zeros(2 * plan.workspace_size + 8 * 64, np.uint8)
+    at = plan.workspace_size + -plan.workspace_size % 64
+    arrays = []
+    for dtype, shape in ((np.float32, (9, 4)), (np.int64, (9,)), (np.float32, (3, 4))):
+        array = np.ndarray(shape, dtype, room, at)
+        array[...] = 1
+        arrays.append(array)
+        at += array.nbytes + 64
+    names = ("input", "segment_ids", "output")
+    return plan, (room, at, SegmentArgs(**dict(zip(names, arrays, strict=True))))
+
+
+SHARED = (
+    r"unsorted_segment_sum: `workspace` must be memory apart from `\w+`, got memory that shares"
+)
+
+
+def test_a_workspace_is_apart_from_all_tensors() -> None:
+    """Whether the run is the first or known again, and nothing is written."""
+    plan, (room, end, given) = _a_plan_with_a_workspace()
+    for _ in range(2):
+        for name in ("input", "segment_ids", "output"):
+            array = getattr(given, name)
+            first = array.ctypes.data - room.ctypes.data
+            for start in (first - plan.workspace_size + 1, first, first + array.nbytes - 1):
+                before = room.copy()
+                lent = Workspace.of(room[start : start + plan.workspace_size])
+                with pytest.raises(pb.InvalidProblem, match=SHARED):
+                    plan.run(CPU, lent, given)
+                assert (room == before).all()
+        for start in (0, end):
+            plan.run(CPU, Workspace.of(room[start : start + plan.workspace_size]), given)
+            assert (given.output == [[0] * 4, [9] * 4, [0] * 4]).all()
+    assert plan._quickly(CPU, Workspace.allocate(plan), given) is True
+
+
 def test_references_are_neither_lost_nor_kept() -> None:
     plan, given, stream = a_plan(), args(), Stream.cpu(2)
     plan.run(stream, NONE, given)

@@ -223,6 +223,11 @@ SENTENCES = [
     (lambda: pb.cumsum(ones(3), out=torch.ones(3)), "cumsum: `out` must be a numpy array, as the others, got torch"),
     (lambda: pb.cumsum(torch.ones(3), out=ones(3)), "cumsum: `out` must be a torch array, as the others, got numpy"),
     (lambda: pb.segment_sum(ones(3), np.zeros(3, int), 1.0), "segment_sum: `num_segments` must be an integer >= 0, got 1.0"),
+    (lambda: pb.segment_sum(ones(3, 2), np.zeros(3, int), 2**63), "segment_sum: `num_segments` must be at most 1152921504606846975, for memory to hold them, got 9223372036854775808"),
+    (lambda: pb.segment_sum(ones(3, 2), np.zeros(3, int), 2**61), "segment_sum: `num_segments` must be at most 1152921504606846975, for memory to hold them, got 2305843009213693952"),
+    (lambda: pb.segment_sum(ones(3), np.zeros(3, int), 1, empty="x"), "segment_sum: `empty` must be a number or None, got 'x'"),
+    (lambda: pb.cummax(ones(3), return_indices=1), "cummax: `return_indices` must be True or False, got 1"),
+    (lambda: pb.lerp(ones(3), ones(3), 10**400), "lerp: `weight` must be a number that double holds, got a larger one"),
     (lambda: pb.set_num_threads(0), "set_num_threads: `n` must be a whole number of at least 1, got 0"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -132,9 +133,17 @@ def check_shape(op: str, argument: str, shape: Any) -> None:
         raise Unsupported(op, argument, f"of rank {MAX_RANK} at most", f"rank {len(shape)}")
 
 
-def check_extent(op: str, argument: str, extent: Any) -> None:
+def check_extent(op: str, argument: str, extent: Any, each: int = 1) -> Any:
+    """How many things of so many bytes there are; NumPy's integers as Python's, which never
+    overflow."""
     if not is_index(extent) or extent < 0:
         raise InvalidProblem(op, argument, "an integer >= 0", repr(extent))
+    if not isinstance(extent, int | np.integer):
+        return extent  # a symbol
+    if isinstance(each, int) and int(extent) * each > sys.maxsize:
+        most = f"at most {sys.maxsize // each}, for memory to hold them"
+        raise InvalidProblem(op, argument, most, repr(extent))
+    return int(extent)
 
 
 def check_axis(op: str, argument: str, axis: Any, rank: int) -> None:
@@ -157,6 +166,16 @@ def check_kind(op: str, argument: str, value: Any, kind: type) -> None:
 def check_flag(op: str, argument: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise InvalidProblem(op, argument, "True or False", repr(value))
+
+
+def check_number(op: str, argument: str, value: Any) -> float:
+    """A real number, as a double."""
+    try:
+        if is_number(value):
+            return float(value)
+    except OverflowError:
+        raise InvalidProblem(op, argument, "a number that double holds", "a larger one") from None
+    raise InvalidProblem(op, argument, "a number", repr(value))
 
 
 def is_index(value: Any) -> bool:

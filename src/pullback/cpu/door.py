@@ -9,8 +9,8 @@ What a launch depends on is laid out once, as the words of a record:
       slots: SLOT_WORDS each; what a slot is passed is an address, nothing, or the identity of an
              array, whose header is compared with the one the launch was laid out for
       words of the block, the first of which are replaced by addresses
-      (slot, low bits that must be zero)
-      (slot, first byte, end, other slot, first byte, end, whether they may be one and the same):
+      (word of the block, low bits that must be zero)
+      (word, first byte, end, other word, first byte, end, whether they may be one and the same):
       memory that must be apart
 
 To look at the same headers and addresses from Python takes several times a small kernel."""
@@ -135,14 +135,14 @@ def locate(slot, word):
 
 
 @register_jitable
-def _are_apart(tensors, aligned, pairs, rules):
-    """Whether all addresses are aligned and no output is near another tensor."""
+def _are_apart(block, aligned, pairs, rules):
+    """Whether all addresses are aligned and nothing that is written is near another tensor."""
     for _ in range(aligned):
-        if tensors[rules[0]] & rules[1] != 0:
+        if block[rules[0]] & rules[1] != 0:
             return False
         rules = at(address_of(rules) + 16)
     for _ in range(pairs):
-        distance = tensors[rules[3]] - tensors[rules[0]]
+        distance = block[rules[3]] - block[rules[0]]
         near = distance + rules[4] < rules[2] and rules[1] < distance + rules[5]
         if near and (distance != 0 or rules[6] == 0):
             return False
@@ -169,7 +169,7 @@ def launch_at(address, workspace, threads, sure, places):
         block[TENSORS + position] = places[position]
     block[WORKSPACE] = workspace
     rules = at(address_of(template) + 8 * length)
-    if sure == 0 and not _are_apart(places, record[ALIGNED], record[PAIRS], rules):
+    if sure == 0 and not _are_apart(block, record[ALIGNED], record[PAIRS], rules):
         return UNSURE, 0, 0
     status = call(record[EXECUTE], (record[PROGRAM], record[PHASES], address_of(block), threads))
     return status, block[DETAIL], block[DETAIL + 1]

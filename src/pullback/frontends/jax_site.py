@@ -97,7 +97,7 @@ class Site:
         types = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         named = self.arguments(dict(zip(self.operands, types, strict=True)))
         call = self.function.body(**self.function.views(named))
-        call.plan.select(Stream.cpu(), call.descriptor)  # a bad descriptor is found while tracing
+        call.select(self.function.name, Stream.cpu())  # a bad descriptor is found while tracing
         return call
 
     def apply(

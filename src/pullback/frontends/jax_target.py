@@ -51,7 +51,7 @@ class CustomCall:
 
 def custom_call(op: str, call: Call) -> CustomCall:
     """Lay out a call whose tensors have row-major memory, at addresses that are not known yet."""
-    plan, desc = call.plan.select(Stream.cpu(), call.descriptor), call.descriptor
+    plan, desc = call.select(op, Stream.cpu()), call.descriptor
     slots = {slot.name: slot for slot in plan.record.slots}
     words = {name: TENSORS + position for position, name in enumerate(slots)}
     views = {

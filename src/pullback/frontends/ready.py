@@ -203,7 +203,7 @@ def prepare(
     op = function.name
     views = function.views(function.bind(tuple(args), options))
     call = function.body(**views)
-    plan = call.plan.select(_CPU, call.descriptor)
+    plan = call.select(op, _CPU)
     slots = plan.record.slots
     tensors: list[Any] = [call.tensors.get(slot.name) for slot in slots]
     for view in tensors:

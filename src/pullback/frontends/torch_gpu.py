@@ -18,7 +18,7 @@ def on_gpu(function: Function, **arguments: Any) -> Any:
     call = function.body(**function.views(arguments))
     tensor = next(a for a in arguments.values() if isinstance(a, torch.Tensor))
     stream = Stream.current(tensor)
-    plan = call.plan.select(stream, call.descriptor)
+    plan = call.select(function.name, stream)
     slots = {slot.name: slot for slot in plan.record.slots}
     given: dict[str, Any] = {name: call.tensors.get(name) for name in slots}
     results = []

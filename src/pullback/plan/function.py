@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
-from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.errors import InvalidProblem, PullbackError, Unsupported
 from pullback.contract.record import is_index, is_number, resolve
 from pullback.plan.plan import Plan
 from pullback.plan.public import LOADED, face_of
+from pullback.plan.stream import Stream
 from pullback.tensor.adapters import family_of
 from pullback.tensor.view import TensorRef, TensorSpec
 
@@ -73,6 +74,14 @@ class Call:
     tensors: Mapping[str, TensorRef | TensorSpec | None]
     returns: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def select(self, op: str, stream: Stream) -> Plan[Any, Any]:
+        """The plan, which finds fault in the name of the function."""
+        try:
+            return self.plan.select(stream, self.descriptor)
+        except PullbackError as error:
+            kind, (_, *rest) = error.__reduce__()
+            raise kind(op, *rest) from None
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:

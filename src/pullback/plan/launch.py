@@ -12,7 +12,7 @@ import numpy as np
 from pullback.contract.element import cast_of, describe
 from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
 from pullback.contract.record import Slot
-from pullback.cpu.block import TENSORS, UNSURE
+from pullback.cpu.block import TENSORS, UNSURE, WORKSPACE
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
 
@@ -39,17 +39,24 @@ def check_tensor(
         check_writable(view, op, name)
 
 
+Pair = tuple[int, int, int, int, int, int, bool]
+
+# The workspace among positions: the word of a block that is at TENSORS + position.
+LENT = WORKSPACE - TENSORS
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What is left to check when only addresses change: (position, low bits that must be zero), and
     (output, its first byte and end, other tensor, its first byte and end, whether they may be one
-    and the same) from their addresses."""
+    and the same) from their addresses; in `lent` the output is a workspace of so many bytes."""
 
     aligned: tuple[tuple[int, int], ...] = ()
-    apart: tuple[tuple[int, int, int, int, int, int, bool], ...] = ()
+    apart: tuple[Pair, ...] = ()
+    lent: tuple[Pair, ...] = ()
 
     @staticmethod
-    def of(slots: Sequence[Slot], views: Sequence[TensorRef | None]) -> Rules:
+    def of(slots: Sequence[Slot], views: Sequence[TensorRef | None], workspace: int) -> Rules:
         present = {i: view for i, view in enumerate(views) if view is not None and view.size}
         spans = {i: [end - view.address for end in view.bounds()] for i, view in present.items()}
         written = [i for i in spans if slots[i].written]
@@ -66,6 +73,11 @@ class Rules:
                 for out in written
                 for other in spans
                 if other != out and not (other in written and other < out)
+            ),
+            tuple(
+                (LENT, 0, workspace, i, low, high, False)
+                for i, (low, high) in spans.items()
+                if workspace
             ),
         )
 
@@ -93,6 +105,7 @@ class Launch:
             if status[0] != UNSURE:
                 return status
         self.check_addresses(addresses, arrays)
+        self._check_workspace(workspace, addresses, arrays)
         return self.runner(addresses, workspace, threads)
 
     def door(self, values: Sequence[Any]) -> Any:
@@ -125,6 +138,21 @@ class Launch:
             if apart + other_low < high and low < apart + other_high:
                 self._check_alias(out, other, arrays)
 
+    def _check_workspace(
+        self, workspace: int, addresses: Sequence[int], arrays: Sequence[Any]
+    ) -> None:
+        for _, low, high, other, other_low, other_high, _ in self._rules.lent:
+            apart = addresses[other] - workspace
+            near = apart + other_low < high and low < apart + other_high
+            theirs = TensorRef(arrays[other]) if near else None
+            if theirs and share_an_element(_bytes_at(workspace, high), _bytes_of(theirs)):
+                raise InvalidProblem(
+                    self._op,
+                    "workspace",
+                    f"memory apart from `{self._slots[other].name}`",
+                    "memory that shares elements with it",
+                )
+
     def _check_alias(self, out: int, other: int, arrays: Sequence[Any]) -> None:
         slot, rival = self._slots[out], self._slots[other]
         mine, theirs = TensorRef(arrays[out]), TensorRef(arrays[other])
@@ -147,6 +175,10 @@ def _walk(view: TensorRef) -> tuple[Any, ...]:
 def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
     array = as_numpy(view)
     return array.view(f"u{array.itemsize}")
+
+
+def _bytes_at(address: int, count: int) -> np.ndarray[Any, Any]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
 
 class NativeRunner:
@@ -188,4 +220,9 @@ class NativeRunner:
         from pullback.cpu.door import Door
 
         rules, kept = self._rules, (self._words, dtypes)
-        return Door(self._program, slots, self._block, rules.aligned, rules.apart, short, kept)
+        aligned = [(TENSORS + i, low_bits) for i, low_bits in rules.aligned]
+        pairs = [
+            (TENSORS + out, low, high, TENSORS + other, *rest)
+            for out, low, high, other, *rest in (*rules.apart, *rules.lent)
+        ]
+        return Door(self._program, slots, self._block, aligned, pairs, short, kept)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
+from math import prod
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -148,7 +151,9 @@ class Plan(Generic[D, A]):
         check_kind(name, "desc", descriptor, record.descriptor)
         check_kind(name, "pref", preference, PlanPreference)
         record.validate(descriptor)
+        descriptor = _plain(descriptor)
         op, device = record.op(descriptor), stream.device
+        _check_sizes(record, op, descriptor)
         _check_preference(op, preference)
         plan = cls(descriptor, device, _backend(record, op, device, preference))
         reached = plan.precision_guarantee.reproducibility
@@ -281,7 +286,7 @@ class Plan(Generic[D, A]):
         name `op`: the plan's own, unless a function asks."""
         op, slots = op or self.op, self.record.slots
         views = self._checked(arrays, op)
-        rules = Rules.of(slots, views)
+        rules = Rules.of(slots, views, self.workspace_size)
         return Launch(slots, op, rules, self._runner(views, rules))
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
@@ -311,6 +316,29 @@ class Plan(Generic[D, A]):
         if self.backend is BackendKind.TRITON:
             return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
         return NativeRunner(program, self.descriptor.element, len(views), rules)  # type: ignore[attr-defined]
+
+
+def _plain(descriptor: Any) -> Any:
+    """The same with Python's own integers, which never overflow."""
+    fields = vars(descriptor).items()
+    return replace(descriptor, **{name: _python(value) for name, value in fields})
+
+
+def _python(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_python, value))
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _check_sizes(record: PlanRecord, op: str, descriptor: Any) -> None:
+    """Refuse tensors that no memory can hold. (Extents may be symbols, which say nothing yet.)"""
+    for slot in record.slots:
+        shape = slot.shape(descriptor) if slot.used(descriptor) else ()
+        known = [max(extent, 1) for extent in shape if isinstance(extent, int)]
+        size = slot.elements(descriptor.element)[-1].itemsize
+        if len(known) == len(shape) and prod(known) * size > sys.maxsize:
+            expected = f"of a shape that memory can hold, up to {sys.maxsize} bytes"
+            raise InvalidProblem(op, slot.name, expected, f"shape {shape}")
 
 
 def _check_preference(op: str, preference: PlanPreference) -> None:

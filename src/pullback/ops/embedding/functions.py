@@ -123,10 +123,10 @@ def embedding_backward(
     their gradients)."""
     op = "embedding_backward"
     _check_sparse(op, sparse, accumulate_into)
-    check_extent(op, "num_embeddings", num_embeddings)
     if not dout.shape:
         raise InvalidProblem(op, "dout", "of rank 1 or more", "rank 0")
     *lead, columns = dout.shape
+    rows = check_extent(op, "num_embeddings", num_embeddings, columns * dout.element.itemsize)
     count = prod(indices.shape)
     # A prepared index is flat, whatever the shape of the indices it was made from.
     flat = isinstance(indices, SegmentIndex) and prod(lead) == count
@@ -134,17 +134,17 @@ def embedding_backward(
         expected = f"of shape indices.shape + (columns,), {(*indices.shape, columns)}"
         raise InvalidProblem(op, "dout", expected, f"shape {dout.shape}")
     desc = EmbeddingBackwardDescriptor(
-        num_embeddings=int(num_embeddings),
+        num_embeddings=rows,
         embedding_dim=columns,
         num_indices=count,
         element=dout.element,
-        padding_idx=_padding(op, padding_idx, num_embeddings),
+        padding_idx=_padding(op, padding_idx, rows),
         policy=option(op, "out_of_range", out_of_range, IndexPolicy),
         scale_grad_by_freq=scale_grad_by_freq,
         accumulate=accumulate_into is not None,
     )
     tensors = {"dout": dout.folded((count, columns)), **_ids(indices)}
-    tensors.update(_target(op, accumulate_into, (num_embeddings, columns)))
+    tensors.update(_target(op, accumulate_into, (rows, columns)))
     return _admitted(op, Call(EmbeddingBackwardPlan, desc, tensors, ("dweight",)), indices)
 
 
@@ -222,15 +222,15 @@ def embedding_bag_backward(
     `output_index`. `accumulate_into` and `sparse` as in `embedding_backward`."""
     op = "embedding_bag_backward"
     _check_sparse(op, sparse, accumulate_into)
-    check_extent(op, "num_embeddings", num_embeddings)
     _flat(op, indices, dout, "dout")
     columns = dout.shape[1]
+    rows = check_extent(op, "num_embeddings", num_embeddings, columns * dout.element.itemsize)
     desc = EmbeddingBagBackwardDescriptor(
-        num_embeddings=int(num_embeddings),
+        num_embeddings=rows,
         embedding_dim=columns,
         num_indices=indices.shape[0],
         element=dout.element,
-        padding_idx=_padding(op, padding_idx, num_embeddings),
+        padding_idx=_padding(op, padding_idx, rows),
         policy=option(op, "out_of_range", out_of_range, IndexPolicy),
         num_bags=_bags(op, offsets, include_last_offset),
         mode=_mode(op, mode),
@@ -244,7 +244,7 @@ def embedding_bag_backward(
         "per_sample_weights": per_sample_weights,
         "output_index": output_index,
         **_ids(indices),
-        **_target(op, accumulate_into, (num_embeddings, columns)),
+        **_target(op, accumulate_into, (rows, columns)),
     }
     return _admitted(op, Call(EmbeddingBagBackwardPlan, desc, tensors, ("dweight",)), indices)
 

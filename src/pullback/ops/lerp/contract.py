@@ -25,9 +25,9 @@ from pullback.contract.record import (
     Role,
     Slot,
     check_element,
+    check_number,
     check_option,
     check_shape,
-    is_number,
 )
 from pullback.ops.lerp import oracle
 from pullback.plan.plan import Plan
@@ -110,8 +110,7 @@ def _validate(desc: Any, op: str) -> None:
 def _validate_param(desc: BinaryParamDescriptor, op: str) -> None:
     check_option("binary_param", "kind", desc.kind, BinaryKind)
     _validate(desc, op)
-    if not is_number(desc.param):
-        raise InvalidProblem(op, "param", "a number", repr(desc.param))
+    check_number(op, "param", desc.param)
 
 
 def _validate_lerp_backward(desc: LerpBackwardDescriptor) -> None:

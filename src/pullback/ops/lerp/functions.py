@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import BinaryKind
+from pullback.contract.record import check_number
 from pullback.ops.lerp.contract import (
     BinaryParamBackwardDescriptor,
     BinaryParamBackwardPlan,
@@ -30,12 +29,6 @@ def _common_shape(op: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]
         raise InvalidProblem(op, "shapes", "shapes that broadcast together", listed) from None
 
 
-def _number(op: str, weight: Tensor | float) -> float:
-    if isinstance(weight, complex | np.complexfloating):
-        raise InvalidProblem(op, "weight", "a real number or a tensor", repr(weight))
-    return float(weight)  # type: ignore[arg-type]
-
-
 @Function
 def lerp(a: Tensor, b: Tensor, weight: Tensor | float) -> Call:
     """Linear interpolation from `a` (weight 0) to `b` (weight 1), broadcasting."""
@@ -46,7 +39,10 @@ def lerp(a: Tensor, b: Tensor, weight: Tensor | float) -> Call:
         tensors = {**operands, "weight": weight.broadcast_to(shape)}
         return Call(LerpPlan, LerpDescriptor(shape=shape, element=a.element), tensors, ("y",))
     desc = BinaryParamDescriptor(
-        kind=BinaryKind.LERP, shape=shape, element=a.element, param=_number("lerp", weight)
+        kind=BinaryKind.LERP,
+        shape=shape,
+        element=a.element,
+        param=check_number("lerp", "weight", weight),
     )
     return Call(BinaryParamPlan, desc, operands, ("y",))
 
@@ -60,7 +56,7 @@ def lerp_backward(
     a_shape = dy.shape if a is None else a.shape
     b_shape = dy.shape if b is None else b.shape
     if not isinstance(weight, Tensor):
-        param = _number("lerp_backward", weight)
+        param = check_number("lerp_backward", "weight", weight)
         if a_shape == b_shape == dy.shape:
             desc = BinaryParamBackwardDescriptor(
                 kind=BinaryKind.LERP, shape=dy.shape, element=dy.element, param=param

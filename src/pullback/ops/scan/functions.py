@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pullback.contract.kinds import ScanKind, TieRule
+from pullback.contract.record import check_flag
 from pullback.ops.scan.contract import (
     ScanBackwardDescriptor,
     ScanBackwardPlan,
@@ -21,6 +22,7 @@ def _forward(
     indices: bool = False,
 ) -> Call:
     kind = ScanKind(op)
+    check_flag(op, "return_indices", indices)
     desc = ScanDescriptor(
         kind=kind,
         input_shape=x.shape,

@@ -88,7 +88,8 @@ def _forward(
     option(op, "ties", ties, TieRule)
     if num_segments is None:
         raise InvalidProblem(op, "num_segments", "given where the ids are not at hand", "None")
-    check_extent(op, "num_segments", num_segments)
+    row = prod(x.shape[1:]) * x.element.itemsize
+    num_segments = check_extent(op, "num_segments", num_segments, row)
     return _call(
         op,
         False,

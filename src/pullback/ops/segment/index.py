@@ -67,8 +67,8 @@ def prepare_segments(segment_ids: Any, num_segments: int) -> SegmentIndex:
         raise InvalidProblem(op, "segment_ids", "of rank 1", f"shape {view.shape}")
     if view.device != "cpu":
         raise Unsupported(op, "segment_ids", "on the cpu", view.device)
-    check_extent(op, "num_segments", num_segments)
-    return index_of(np.array(view.numpy()), int(num_segments))
+    extent = check_extent(op, "num_segments", num_segments, 8)
+    return index_of(np.array(view.numpy()), extent)
 
 
 def index_of(ids: Ids, extent: int) -> SegmentIndex:
