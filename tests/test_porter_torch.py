@@ -20,6 +20,7 @@ import pullback as pb  # noqa: E402
 from pullback.contract.element import ElementKind  # noqa: E402
 from pullback.contract.errors import IndexOutOfRange  # noqa: E402
 from pullback.frontends import torch_launch  # noqa: E402
+from pullback.frontends.torch_library import as_op  # noqa: E402
 from pullback.verify.laws import same_bits, trials  # noqa: E402
 from pullback.verify.subject import Subject, subjects  # noqa: E402
 from tensors import array, several, tensors  # noqa: E402
@@ -244,6 +245,42 @@ def test_many_threads_meet_one_porter() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(visit, range(8)))
+
+
+@pytest.mark.parametrize("subject", subjects().values(), ids=str)
+def test_registered_ops_ask_first(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, answers = subject.function, []
+    _, arguments = next(trials(subject, ElementKind.F32))
+    op, given = as_op(function, tensors(arguments))
+    first, porter = several(op(**given)), function.ask
+
+    def overheard(*passed: Any) -> Any:
+        answers.append(porter(*passed))
+        return answers[-1]
+
+    monkeypatch.setattr(function, "ask", overheard)
+    again = several(op(**given))
+    if given.get("accumulate_into") is None:
+        assert again == several(answers[0])
+    for want, got in zip(first, again, strict=True):
+        assert same_bits(array(got), array(want))
+
+
+def test_ops_and_functions_have_the_same_guests() -> None:
+    x, op = torch.rand(7, 3), torch.ops.pullback.cummax.return_indices
+    op(x, 1, ties="last")
+    function, leaf = pb.cummax.function, x.clone().requires_grad_(True)
+    assert ask(function, x, 1, ties="last", return_indices=True) is not None
+    pb.cummax(leaf, 1, ties="last", return_indices=True)
+    assert ask(function, leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
+    assert op(leaf, 1, ties="last")[0].grad_fn is not None
+
+
+def test_ops_below_autograd_record_nothing() -> None:
+    leaf = X.clone().requires_grad_(True)
+    pb.cumsum(leaf, 1)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert torch.ops.pullback.cumsum(leaf, 1).grad_fn is None
 
 
 def test_compiled_graphs_know_nothing_of_porters() -> None:

@@ -111,17 +111,46 @@ def test_compiled_options_and_out() -> None:
     assert torch.equal(out, pullback.cumsum(x))
 
 
-def test_first_call_may_be_compiled() -> None:
-    """Nothing of pullback's torch side is loaded before the graph is traced."""
+def test_functions_are_nodes_of_graphs() -> None:
+    """Nothing that a graph would have to guard is between a call and its node."""
+    torch._dynamo.reset()
+    targets = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        targets.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    x = torch.rand(3, 4)
+    for axis in (0, 1):  # what traces the first call tells it
+        torch.compile(lambda x, axis=axis: pullback.cumsum(x, axis), backend=backend)(x)
+    assert targets[-1] is pullback.cumsum
+
+
+def printed(code: str) -> str:
+    """What a new process prints."""
     import subprocess
     import sys
 
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def test_first_call_may_be_compiled() -> None:
+    """Nothing of pullback's torch side is loaded before the graph is traced."""
     code = (
         "import torch, pullback; f = torch.compile(lambda x: pullback.cumsum(x) * 2, "
         "fullgraph=True, backend='aot_eager'); print(f(torch.ones(3)).tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[2.0, 4.0, 6.0]", done.stderr[-2000:]
+    assert printed(code) == "[2.0, 4.0, 6.0]"
+
+
+def test_plain_calls_do_not_load_the_compiler() -> None:
+    code = (
+        "import sys, torch, pullback; x = torch.ones(3, requires_grad=True); "
+        "pullback.cumsum(x).sum().backward(); print('torch._dynamo' in sys.modules)"
+    )
+    assert printed(code) == "False"
 
 
 # --- torch.func ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ PLAN, FUNCTION = "plan.run on 4x8 f32", "function on 4x8 f32"
 IMPORT, FIRST = "import pullback, beyond NumPy", "first call of a process, warm cache"
 EAGER, GRAD = "torch tensor, no grad", "torch tensor, forward with grad"
 COMPILED, JITTED = "torch.compile beyond eager", "jax.jit beyond a jnp add"
+# What they cost without us: of a graph with nothing in it, and with torch's own op.
+COMPILED_ADD = "torch.compile beyond eager: t + 1"
+COMPILED_OTHER = "torch.compile beyond eager: torch.cumsum"
+FIRST_TENSOR = "first call of a process on a tensor, warm cache"
 AFTER = "cumsum 4096x4096 right after a torch op, beyond one later"
 
 BOUNDS = {
@@ -47,7 +52,7 @@ def _tiny() -> Any:
 
 
 def _entry(what: str, seconds: float) -> Overhead:
-    return Overhead(what, seconds, BOUNDS[what])
+    return Overhead(what, seconds, BOUNDS.get(what))
 
 
 def calls() -> Iterator[Overhead]:
@@ -64,16 +69,24 @@ def calls() -> Iterator[Overhead]:
 _IMPORT = (
     "import numpy, time; t = time.perf_counter(); import pullback; print(time.perf_counter() - t)"
 )
+_FIRST_TENSOR = (
+    "import time, torch, pullback; x = torch.ones(4, 8); "
+    "t = time.perf_counter(); pullback.cumsum(x); print(time.perf_counter() - t)"
+)
 _FIRST = (
     "import time, numpy as np, pullback; x = np.ones((4, 8), np.float32); "
     "t = time.perf_counter(); pullback.cumsum(x); print(time.perf_counter() - t)"
 )
 
 
-def starts(times: int = 5) -> Iterator[Overhead]:
+def starts() -> Iterator[Overhead]:
     """What a new process pays; the cache is warm after the first."""
     for what, code in ((IMPORT, _IMPORT), (FIRST, _FIRST)):
-        yield _entry(what, statistics.median([_child(code) for _ in range(times + 1)][1:]))
+        yield _entry(what, _started(code))
+
+
+def _started(code: str, times: int = 5) -> float:
+    return statistics.median([_child(code) for _ in range(times + 1)][1:])
 
 
 def _child(code: str, without: str = "") -> float:
@@ -105,16 +118,24 @@ def torch_calls() -> Iterator[Overhead]:
     import torch
 
     yield _entry(AFTER, _child(_AFTER, without="OMP_WAIT_POLICY"))
+    yield _entry(FIRST_TENSOR, _started(_FIRST_TENSOR))
 
     cumsum = subjects()["cumsum"].function.face
     plain, leaf = torch.from_numpy(_tiny()), torch.from_numpy(_tiny()).requires_grad_(True)
-    compiled = torch.compile(lambda t: cumsum(t))
-    compiled(plain)
-    runs = {EAGER: lambda: cumsum(plain), GRAD: lambda: cumsum(leaf), "c": lambda: compiled(plain)}
+    took = race({EAGER: lambda: cumsum(plain), GRAD: lambda: cumsum(leaf)}, EFFORT)
+    yield from (_entry(what, timing.median) for what, timing in took.items())
+    functions: dict[str, Callable[[Any], Any]] = {
+        COMPILED: lambda t: cumsum(t),
+        COMPILED_ADD: lambda t: t + 1,
+        COMPILED_OTHER: lambda t: torch.cumsum(t, -1),
+    }
+    eager = {f"{what}, eager": partial(function, plain) for what, function in functions.items()}
+    runs = {what: partial(torch.compile(run), plain) for what, run in functions.items()} | eager
+    for run in runs.values():
+        run()
     took = race(runs, EFFORT)
-    yield _entry(EAGER, took[EAGER].median)
-    yield _entry(GRAD, took[GRAD].median)
-    yield _entry(COMPILED, took["c"].median - took[EAGER].median)
+    for what in functions:
+        yield _entry(what, took[what].median - took[f"{what}, eager"].median)
 
 
 def jax_calls() -> Iterator[Overhead]:

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
-from pullback.frontends.torch_autograd import Recorded, Tape, plain_ids, transform
+from pullback.frontends.torch_autograd import Recorded, Tape, transform
 from pullback.frontends.torch_launch import (
     FOREIGN,
     entry_of,
@@ -60,15 +60,6 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     else:
         introduce(entry, function, args, options)
     return result
-
-
-def in_graph(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-    """What torch.compile traces: little, since it guards whatever it looks at at every call."""
-    if function.indices:
-        given = {**dict(zip(function.parameters, args, strict=False)), **options}
-        ids = {name: plain_ids(given[name]) for name in function.indices if name in given}
-        args, options = (), {**given, **ids}
-    return function.graphed(*args, out=out, **options)
 
 
 def _recorded(
@@ -121,10 +112,8 @@ def _plainly(function: Function, values: list[Any]) -> Any:
     """Run where nothing is recorded."""
     result = function.ask(*values)
     if result is None:
-        given = dict(zip(function.parameters, values, strict=False)).items()
-        defaults = function.defaults
-        options = {n: v for n, v in given if n not in defaults or v is not defaults[n]}
-        result = call(function, (), options, None)
+        given = dict(zip(function.parameters, values, strict=False))
+        result = call(function, *function.as_called(given), None)
     return result
 
 

@@ -100,13 +100,16 @@ def entry_of(
 
 def launch(function: Function, *args: Any, **options: Any) -> Any:
     """Run on CPU tensors and record nothing: the kernel of the registered ops."""
-    args = tuple(map(_plain, args))
-    options = {name: _plain(value) for name, value in options.items()}
+    given = {name: _plain(value) for name, value in function.bind(args, options).items()}
+    args, options = function.as_called(given)
     key, state = key_of(function, args, options)
     if state >= FOREIGN:
         raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
     entry = entry_of(key, function, args, options, None)
-    return entry.ready.run(args, options, None, entry.look)
+    result = entry.ready.run(args, options, None, entry.look)
+    if "accumulate_into" not in options:
+        introduce(entry, function, args, options)
+    return result
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ arguments: whoever dispatches writes their results to `out` and `accumulate_into
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -20,13 +20,7 @@ from torch.autograd import forward_ad
 import pullback
 from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids, transform
 from pullback.frontends.torch_gpu import on_gpu
-from pullback.frontends.torch_launch import (
-    DTYPES,
-    FOREIGN,
-    entry_of,
-    key_of,
-    launch,
-)
+from pullback.frontends.torch_launch import DTYPES, launch
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor
 from pullback.tensor.view import TensorRef
@@ -38,9 +32,19 @@ _FLAGS = ("return_indices",)  # options that change how many results there are
 _NUMBER = "number"
 _TYPES = {"int": "int", "int | None": "int?", "float | None": "float?", "bool": "bool"}
 
-_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+# Kernels ask the porter first: calls of a compiled graph are like those before. Above autograd he
+# sees to gradients; below it none may be recorded, so he is asked only where none is wanted.
+_ABOVE = "function.ask({values}, None)"
+_BELOW = f"None if is_grad_enabled() else {_ABOVE}"
+_KERNEL = """\
+def kernel({signature}):
+    result = {asked}
+    return slow({names}) if result is None else result
+"""
 
 
 class Op:
@@ -52,16 +56,13 @@ class Op:
         self.numbers = overload == _NUMBER
         self.name = f"{function.name}.{overload}" if overload else function.name
         self.names = [name for name in function.parameters if name not in self.fixed]
-        self.named = bool(self.fixed) or "accumulate_into" in self.names
-        kinds = [parameter.kind for parameter in function.binder.parameters.values()]
-        self.positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
         _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
-        for key, kernel in (("CPU", launch), ("CUDA", on_gpu)):
-            _LIBRARY.impl(self.name, partial(self.run, kernel), key)
+        _LIBRARY.impl(self.name, self.asking(partial(self.run, launch), _BELOW), "CPU")
+        _LIBRARY.impl(self.name, self.asking(self.autograd, _ABOVE), "Autograd")
+        _LIBRARY.impl(self.name, partial(self.run, on_gpu), "CUDA")
         qualified = f"pullback::{self.name}"
         torch.library.register_fake(qualified, self.fake, lib=_LIBRARY)
         torch.library.register_vmap(qualified, self.vmap, lib=_LIBRARY)
-        _LIBRARY.impl(self.name, self.autograd, "Autograd")
         self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
 
     def schema(self) -> str:
@@ -96,6 +97,21 @@ class Op:
         if default is parameter.empty:
             return f"{kind} {name}"
         return f"{kind} {name}=" + (f'"{default}"' if isinstance(default, str) else f"{default}")
+
+    def asking(self, slow: Callable[..., Any], way: str) -> Any:
+        """A kernel for calls that the porter may know; `slow` is for the others."""
+        defaults, parameters = self.function.defaults, self.function.parameters
+        spelt = (f"{name}=default_{name}" if name in defaults else name for name in self.names)
+        values = (str(self.fixed.get(name, name)) for name in parameters)
+        source = _KERNEL.format(
+            signature=", ".join(spelt),
+            asked=way.format(values=", ".join(values)),
+            names=", ".join(self.names),
+        )
+        scope: Options = {f"default_{name}": value for name, value in defaults.items()}
+        scope.update(function=self.function, slow=slow, is_grad_enabled=torch.is_grad_enabled)
+        exec(compile(source, f"<torch.ops.pullback.{self.name}>", "exec"), scope)
+        return scope["kernel"]
 
     def arguments(self, args: tuple[Any, ...], options: Options) -> Options:
         """All arguments of the function by name."""
@@ -139,27 +155,8 @@ class Op:
         """Everything else as the function has it: an op is run in batches as the function is."""
         return getattr(self.function, name)
 
-    def at_once(self, args: tuple[Any, ...], options: Options) -> Any:
-        """The launch of a call on plain tensors that records nothing and accumulates into nothing,
-        which is what a compiled graph consists of; None for any other call."""
-        if _modes() or _transforms() is not None or forward_ad._current_level >= 0:
-            return None
-        if self.named or len(args) > self.positional:
-            args, options = (), {**dict(zip(self.names, args, strict=False)), **options}
-            options.update(self.fixed)
-            if options.get("accumulate_into") is not None:
-                return None
-        key, state = key_of(self.function, args, options)
-        if state >= FOREIGN or (state and torch.is_grad_enabled()):
-            return None
-        entry = entry_of(key, self.function, args, options, None)
-        return partial(entry.ready.run, args, options, None, entry.look)
-
     def autograd(self, *args: Any, **options: Any) -> Any:
         """Above the kernels: record what a gradient needs."""
-        ready = self.at_once(args, options)
-        if ready is not None:
-            return ready()
         arguments = self.arguments(args, options)
         tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
         forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
@@ -247,16 +244,3 @@ def _written(results: Any, targets: Any) -> Any:
     for target, result in zip(targets, results, strict=True):
         target.copy_(result)
     return targets
-
-
-def _graphed(function: Function) -> Any:
-    """`dispatch` as one node of a graph: dynamo does not look inside, what follows it does."""
-
-    def node(*args: Any, out: Any, **options: Any) -> Any:
-        return dispatch(function, args, options, out)
-
-    return torch.compiler.allow_in_graph(node)
-
-
-for _function in FUNCTIONS.values():
-    _function.graphed = _graphed(_function)

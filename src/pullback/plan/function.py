@@ -34,7 +34,6 @@ Tensor = TensorRef
 Indices = TensorRef
 
 
-# Import statements, not names to resolve: torch.compile runs them while it traces a first call.
 def _numpy() -> Any:
     from pullback.frontends import numpy
 
@@ -45,12 +44,6 @@ def _torch() -> Any:
     from pullback.frontends import torch
 
     return torch.call
-
-
-def _torch_graph() -> Any:
-    from pullback.frontends import torch
-
-    return torch.in_graph
 
 
 def _jax() -> Any:
@@ -113,6 +106,9 @@ class Function:
         out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
         self.binder = own
         self.parameters = tuple(own.parameters)
+        self.positional = tuple(
+            n for n, p in own.parameters.items() if p.kind is not p.KEYWORD_ONLY
+        )
         self.defaults = {
             name: parameter.default
             for name, parameter in own.parameters.items()
@@ -152,10 +148,6 @@ class Function:
     def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         """A call the porter does not know, and all calls on arrays of other libraries. Options that
         are the default are left out."""
-        torch = LOADED.torch or sys.modules.get("torch")
-        if torch is not None and torch.compiler.is_compiling():
-            # To look families up would make their tables part of what a compiled graph depends on.
-            return _torch_graph()(self, args, options, out)
         for value in args:
             call = _BY_TYPE.get(type(value)) or _front_end_of(value)
             if call is not None:
@@ -166,6 +158,18 @@ class Function:
         """All arguments in the order of the signature."""
         given = {**self.defaults, **dict(zip(self.parameters, args, strict=False)), **options}
         return [given[name] for name in self.parameters]
+
+    def as_called(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All arguments by name as `answer` is given them."""
+        args = tuple([arguments[name] for name in self.positional])
+        rest = self.parameters[len(args) :]
+        return args, {
+            name: arguments[name] for name in rest if not self._is_default(name, arguments)
+        }
+
+    def _is_default(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        value, default = arguments[name], self.defaults.get(name, inspect.Parameter.empty)
+        return value is default or (type(value) is str and value == default)
 
     def bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong name or count is one sentence, as a TypeError."""

@@ -19,11 +19,13 @@ import numpy as np
 _SOURCE = """\
 def {name}({signature}):
     torch = LOADED.torch or "torch" in MODULES and MODULES["torch"]
-    if not torch or not torch.compiler.is_dynamo_compiling():
-        if type({first}) in ASKED:
-            result = function.ask({values})
-            if result is not None:
-                return result
+    if torch and torch.compiler.is_dynamo_compiling():
+        from pullback.frontends.torch_graph import in_graph
+        return in_graph(function, {values})
+    if type({first}) in ASKED:
+        result = function.ask({values})
+        if result is not None:
+            return result
     options = {{}}
     {options}
     return function.answer(({positional},), options, out)
