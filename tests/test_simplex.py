@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pullback
+from pullback.ops.simplex.cpu import GROUPED
 from pullback.ops.simplex.cpu_panels import SHORT
 from pullback.ops.simplex.cpu_shelf import KEPT
 from pullback.ops.simplex.cpu_sparse import STEPS
@@ -230,18 +231,20 @@ def bits(array: Any) -> Any:
 
 @maps
 @dtypes
-@pytest.mark.parametrize("n", [1, 9, SHORT, SHORT + 1])
+@pytest.mark.parametrize("n", [1, 9, 16, 27, SHORT, SHORT + 1, 64, GROUPED, GROUPED + 1])
 def test_many_short_rows_have_the_bits_of_each(op: str, dtype: Any, n: int) -> None:
-    """They are turned into columns; strides of any sign, special values and rows that fill no
-    panel included, in place too."""
+    """Several are taken at a time, or turned into columns; strides of any sign, special values and
+    rows that fill no group or panel included, in place too."""
     x, dy = rows((75, n), dtype), rows((75, n), dtype)[::-1].copy()
     x[3], x[40, 0], x[70, -1], dy[5, 0], dy[72] = -INF, INF, NAN, INF, 0
     y = np.stack([forward(op)(row) for row in x])
     dx = np.stack([backward(op)(*pair) for pair in zip(dy, y, strict=True)])
     spaced = np.zeros((75, 3, n, 2), dtype)[:, 1, ::-1, 1]
     spaced[:] = x
-    for given in (x, spaced):
-        assert (bits(forward(op)(given)) == bits(y)).all()
+    part = np.zeros((5, 17, n + 3), dtype)[:, 2:, 1:-2]
+    part[:] = x.reshape(part.shape)
+    for given in (x, spaced, part):
+        assert (bits(forward(op)(given)).reshape(x.shape) == bits(y)).all()
     assert (bits(backward(op)(dy[::-1], y[::-1]))[::-1] == bits(dx)).all()
     assert (bits(backward(op)(dy, y, out=dy)) == bits(dx)).all()
 

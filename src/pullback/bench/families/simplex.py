@@ -26,6 +26,7 @@ from pullback.verify.subject import Arguments
 SMOOTH, SPARSE = ("softmax", "log_softmax"), ("sparsemax", "entmax15")
 OPS = (*SMOOTH, *SPARSE)
 SHAPES = ((4096, 1024), (256, 32000))
+SHORT = ((65536, 10), (16384, 100))  # as many rows as examples, as many columns as classes
 _NAMES = tuple(f"{rows}x{columns}" for rows, columns in SHAPES)
 
 
@@ -55,6 +56,7 @@ WORKLOADS = (
     Workload(_NAMES[0], OPS, _x(*SHAPES[0]), take_rows, _FLOATS),
     Workload(_NAMES[1], OPS, _x(*SHAPES[1]), take_rows),
     Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns),
+    *(Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows) for rows, columns in SHORT),
     *(
         Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=SMALL)
         for rows, columns in ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))

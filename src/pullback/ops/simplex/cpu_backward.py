@@ -16,7 +16,7 @@ from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, filled, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import spread, stack
+from pullback.cpu.tiles import by_type, spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -31,9 +31,8 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_panels import in_panels
 from pullback.ops.simplex.cpu_steps import give, is_void, take, take_wide
-from pullback.ops.simplex.cpu_traits import LANES
+from pullback.ops.simplex.cpu_traits import GROUP, LANES
 from pullback.ops.simplex.cpu_turns import turns, turns_of_few
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
@@ -43,8 +42,13 @@ from pullback.ops.simplex.cpu_walk import (
     each_rarely,
     exists,
     greatest,
+    greatest_as,
+    greatest_of_rows,
+    seen_lanes,
     source,
+    spots,
     strip,
+    sum_as,
     target,
     walk,
 )
@@ -63,8 +67,37 @@ def _nothing(at, left, cells, part, L):
     return None
 
 
+@inlined
+def _unknown(sum, cells, part, L):
+    return like(sum, NAN)
+
+
+@inlined
+def _seen(sum, cells, part, L):
+    top, trace = cells[3][part], cells[4][part]
+    return greatest(select(is_nan(trace), trace, top), L)
+
+
+@by_type
+def greatest_seen(sum, cells, part, L):
+    """The greatest y of each row; NaN if there is one."""
+
+    def group(sum, cells, part, L):
+        tops, traces = cells[3], cells[4]
+        for r in range(GROUP):
+            tops[r] = select(is_nan(traces[r]), traces[r], tops[r])
+        return greatest_of_rows(tops)
+
+    return group if L.literal_value == GROUP else _seen
+
+
 def adjoint(
-    example: Callable, sums: tuple, settle: Callable, steps: tuple, weigh: Callable = _nothing
+    example: Callable,
+    sums: tuple,
+    settle: Callable,
+    steps: tuple,
+    weigh: Callable = _nothing,
+    look: Callable = _unknown,
 ) -> Callable:
     """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
     `sums`, (turns, terms) of the type of `example`, and gives the lanes that are usual; then steps,
@@ -86,44 +119,42 @@ def adjoint(
     @inlined
     def unseen(cells, L):
         """No greatest y, and no trace of any."""
-        for part in range(1 if L == 1 else PARTS):
+        for part in range(spots(L)):
             cells[3][part] = like(cells[3][part], -INFINITY)
             cells[4][part] = like(cells[4][part], 0.0)
 
     @inlined
-    def settled(p, cells, sums, width, L):
+    def settled(look, p, cells, sums, width, L):
         """Make the cells; whether all rows are usual."""
         usual = True
         for part in range((width + LANES - 1) // LANES):
             first, second = closed(sums[part]), closed(sums[part + SPAN])
-            top, trace = cells[3][part], cells[4][part]
-            top = greatest(select(is_nan(trace), trace, top), L)
-            found = settle(p, cells, part, first, second, top)
+            found = settle(p, cells, part, first, second, look(first, cells, part, L))
             usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
         return usual
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
-        zero, none = filled(p, 0.0, L), filled(p, 0.0, LANES)
+        zero, none = filled(p, 0.0, L), filled(p, 0.0, seen_lanes(L))
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
         scales = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = (*scales, stack(none, PARTS), stack(none, PARTS))
-        dy, y, dx = source(task, 3, 0, 0), source(task, 3, 1, 0), target(task, 3, 0)
+        cells = (*scales, stack(none, spots(L)), stack(none, spots(L)))
+        dy, y, dx = source(task, 3, 0, 0, L), source(task, 3, 1, 0, L), target(task, 3, 0, L)
         owed = 0  # columns of the strip behind that are still to be written
         for item in range(lo, hi + 1):
-            row, width = strip(task, 3, min(item, hi - 1))
+            row, width = strip(task, 3, min(item, hi - 1), L)
             width = width if item < hi else 0
-            next_dy, next_y = source(task, 3, 0, row), source(task, 3, 1, row)
+            next_dy, next_y = source(task, 3, 0, row, L), source(task, 3, 1, row, L)
             unseen(cells, L)
             after, widths = (next_dy, next_y), (owed, width)
             turns(plain, (dy, y, dx), terms, after, cells, n, widths, fours, sums, L)
-            dy, y, dx, owed = next_dy, next_y, target(task, 3, row), width
-            if not settled(p, cells, sums, width, L):
+            dy, y, dx, owed = next_dy, next_y, target(task, 3, row, L), width
+            if not settled(look, p, cells, sums, width, L):
                 unseen(cells, L)
                 each_rarely(weigh, (dy, y), cells, n, width, L)
-                settled(p, cells, sums, width, L)
+                settled(greatest_seen, p, cells, sums, width, L)
                 each_rarely(guarded, (dy, y, dx), cells, n, width, L)
                 owed = 0
         fence()
@@ -171,8 +202,8 @@ def _softmax_settle(p, cells, part, product, _, top):
 def _weigh(at, left, cells, part, L):
     tops, traces = cells[3], cells[4]
     size = absolute(take(at[1], left, 0.0, L))
-    tops[part] = maximum(size, tops[part])
-    traces[part] += size
+    tops[part] = maximum(greatest_as(size, tops[part]), tops[part])
+    traces[part] += sum_as(size, traces[part])
 
 
 softmax = adjoint(
@@ -195,9 +226,10 @@ def sparse(weight: Callable) -> Callable:
 
     @inlined
     def gradient(at, left, cells, part, L):
+        y = take(at[1], left, 0.0, L)
         if is_void(at[1], left):
-            return filled(at[0][0], 0.0, LANES)
-        s = weight(take(at[1], left, 0.0, L))
+            return like(y, 0.0)
+        s = weight(y)
         dx = s * _reduced(take(at[0], left, 0.0, L), cells, part)
         return select(not_le(s, 0.0), dx, 0.0)
 
@@ -236,15 +268,15 @@ LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
 def _log_terms(at, left, cells, part, L):
     tops, traces = cells[3], cells[4]
     y = take(at[1], left, -INFINITY, L)
-    tops[part] = maximum(y, tops[part])
-    traces[part] += y
+    tops[part] = maximum(greatest_as(y, tops[part]), tops[part])
+    traces[part] += sum_as(y, traces[part])
     return take_wide(at[0], left, 0.0, L), None
 
 
 @inlined
 def _log_weigh(at, left, cells, part, L):
     tops = cells[3]
-    y = take(at[1], left, -INFINITY, L)
+    y = greatest_as(take(at[1], left, -INFINITY, L), tops[part])
     tops[part] = select(is_nan(y), y, maximum(y, tops[part]))  # NaN, once in, stays
 
 
@@ -278,14 +310,11 @@ log_softmax = adjoint(
     _log_settle,
     (_log_gradient, _careful_log_gradient),
     _log_weigh,
+    greatest_seen,
 )
 
 
 # --- kernels ------------------------------------------------------------------------------------
-softmax_across = in_panels(softmax, 3)
-log_softmax_across = in_panels(log_softmax, 3)
-sparsemax_across = in_panels(sparsemax, 3)
-entmax15_across = in_panels(entmax15, 3)
 
 
 @kernel
@@ -295,7 +324,7 @@ def softmax_rows(task, lo, hi):
 
 @kernel
 def softmax_columns(task, lo, hi):
-    softmax_across(task, lo, hi)
+    softmax(task, lo, hi, LANES)
 
 
 @kernel
@@ -305,7 +334,7 @@ def log_softmax_rows(task, lo, hi):
 
 @kernel
 def log_softmax_columns(task, lo, hi):
-    log_softmax_across(task, lo, hi)
+    log_softmax(task, lo, hi, LANES)
 
 
 @kernel
@@ -315,7 +344,7 @@ def sparsemax_rows(task, lo, hi):
 
 @kernel
 def sparsemax_columns(task, lo, hi):
-    sparsemax_across(task, lo, hi)
+    sparsemax(task, lo, hi, LANES)
 
 
 @kernel
@@ -325,4 +354,24 @@ def entmax15_rows(task, lo, hi):
 
 @kernel
 def entmax15_columns(task, lo, hi):
-    entmax15_across(task, lo, hi)
+    entmax15(task, lo, hi, LANES)
+
+
+@kernel
+def softmax_groups(task, lo, hi):
+    softmax(task, lo, hi, GROUP)
+
+
+@kernel
+def log_softmax_groups(task, lo, hi):
+    log_softmax(task, lo, hi, GROUP)
+
+
+@kernel
+def sparsemax_groups(task, lo, hi):
+    sparsemax(task, lo, hi, GROUP)
+
+
+@kernel
+def entmax15_groups(task, lo, hi):
+    entmax15(task, lo, hi, GROUP)

@@ -1,5 +1,6 @@
 """Where the exponentials of a row are put aside between its two passes: on the stack, if there is
-room for all of them. A shelf is (its memory, the extent of the row), or None if nothing is kept."""
+room for all of them. A shelf is (its memory, the extent of a row, from one row to
+the next), or None if nothing is kept."""
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from numba import types
@@ -7,7 +8,7 @@ from numba import types
 from pullback.cpu.emit import inlined
 from pullback.cpu.memory import get, put, scalar
 from pullback.cpu.tiles import by_type, stack
-from pullback.ops.simplex.cpu_steps import lanes_left
+from pullback.ops.simplex.cpu_steps import lanes_left, lanes_of
 from pullback.ops.simplex.cpu_traits import LANES
 
 KEPT = 1 << 15  # exponentials of a row; those of longer rows are computed twice
@@ -20,28 +21,35 @@ def no_shelf(p, n, L):
 
 @by_type
 def shelf(p, n, L):
-    """For rows along the axis; across, nothing is kept."""
+    """For rows along the axis, in groups one after the other; across, nothing is kept."""
 
-    def for_row(p, n, L):
-        return stack(scalar(p, 0.0), KEPT), n
+    def for_rows(p, n, L):
+        return stack(scalar(p, 0.0), KEPT), n, n + LANES
 
-    return for_row if L.literal_value == 1 else no_shelf
+    return no_shelf if L.literal_value == LANES else for_rows
 
 
 @by_type
-def put_aside(kept, left, e):
-    def one_step(kept, left, e):
-        memory, n = kept
-        put(memory, (n - lanes_left(left)) % KEPT, 1, e, False)  # of longer rows in vain
+def put_aside(kept, part, left, e):
+    def one_step(kept, part, left, e):
+        memory, n, pitch = kept
+        put(
+            memory, (part * pitch + n - lanes_left(left)) % KEPT, 1, e, False
+        )  # of longer rows in vain
         return e
 
-    return (lambda kept, left, e: e) if isinstance(kept, types.NoneType) else one_step
+    return (lambda kept, part, left, e: e) if isinstance(kept, types.NoneType) else one_step
 
 
-@inlined
-def fetched(kept, left):
-    memory, n = kept
-    return get(memory, n - lanes_left(left), 1, LANES)
+@by_type
+def fetched(kept, part, left):
+    lanes = lanes_of(left) if isinstance(left, types.BaseTuple) else LANES
+
+    def one_step(kept, part, left):
+        memory, n, pitch = kept
+        return get(memory, part * pitch + n - lanes_left(left), 1, lanes)
+
+    return one_step
 
 
 @by_type

@@ -7,8 +7,9 @@ the way; a row that does not fit is summed again. Beyond FAR the difference itse
 exponential 0), and the maximum is the origin.
 
 Cells of a row: the greatest x, lane by lane and of all lanes; the power to guess next; the power
-and the `Aim` of the sum; the sum or its logarithm; then what the results need. Rows near the
-origin without NaN take the plain steps, any other the guarded ones, which give those the same bits.
+and the aim of the sum (see cpu_aim); the sum or its logarithm; then what the results need. Rows
+near the origin without NaN take the plain steps, any other the guarded ones, which give those the
+same bits.
 
 No result lies half-way between two numbers: e^x is irrational but for x = 0, so all are irrational
 but those of rows of equals, 1/n and -log n, and of these what has few bits has one.
@@ -34,17 +35,30 @@ from pullback.cpu.vector import (
     fma,
     is_nan,
     like,
-    round_even,
     select,
     splat,
     to_f64,
 )
-from pullback.ops.simplex.cpu_exponential import LN2, bias_of, drift_of, floor_of, scaled_exp, times
-from pullback.ops.simplex.cpu_panels import in_panels
+from pullback.ops.simplex.cpu_aim import (
+    DONE,
+    EXACT,
+    FAR,
+    GUESS,
+    HEADROOM,
+    OTHERS,
+    PEAKED,
+    any_exp,
+    fits,
+    near_exp,
+    nearest_power,
+    take_aim,
+)
+from pullback.ops.simplex.cpu_exponential import LN2, drift_of, times
 from pullback.ops.simplex.cpu_shelf import fetched, has_room, no_shelf, put_aside, shelf
 from pullback.ops.simplex.cpu_steps import ask, give_inexact, take, to_next
-from pullback.ops.simplex.cpu_tops import higher, no_top, peak
-from pullback.ops.simplex.cpu_traits import LANES
+from pullback.ops.simplex.cpu_sums import total_of_positive
+from pullback.ops.simplex.cpu_tops import higher, highest, no_top
+from pullback.ops.simplex.cpu_traits import GROUP, LANES
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SUMS,
@@ -53,73 +67,14 @@ from pullback.ops.simplex.cpu_walk import (
     each_rarely,
     exists,
     source,
+    spots,
     strip,
     target,
-    total_of_positive,
     walk,
 )
 
 INFINITY, NAN = np.inf, np.nan
-FAR = 2048.0
-HEADROOM = 64.0  # binades from a maximum of 1 up: terms are normal even where results are not
-NEAR = 8.0  # binades by which a guess may be off
-LOG2_E, LN2_LOW = 1.4426950408889634, 2.3190468138462996e-17
-PEAKED = 0.5  # a smaller log-sum needs more digits than the sum has
-DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
-
-
-# --- one exponential ----------------------------------------------------------------------------
-#
-# An aim is four cells: the origin; bias and floor of scaled_exp; the term of an x at the origin.
-
-
-@inlined
-def _near(p, x, aim, part):
-    """e^x·2^(HEADROOM - power), for an origin of 0."""
-    _, biases, floors, _ = aim
-    return scaled_exp(p, x, spread(biases[part], x), spread(floors[part], x))
-
-
-@inlined
-def _anywhere(p, x, aim, part):
-    """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
-    origins, _, _, owns = aim
-    origin = spread(origins[part], x)
-    return select(x == origin, spread(owns[part], x), _near(p, x - origin, aim, part))
-
-
-@inlined
-def _nearest_power(top):
-    return select(absolute(top) < FAR, round_even(top * LOG2_E), 0.0)
-
-
-@inlined
-def _take_aim(p, cells, part, wanted, L):
-    """Aim at the wanted sum. Gives the lanes whose origin is 0 and nothing special."""
-    tops, peaks, guesses, powers, aim = cells[:5]
-    origins, biases, floors, owns = aim
-    top = peaks[part]
-    origin, power, own = like(top, 0.0), to_f64(guesses[part]), 1.0
-    if wanted == GUESS:
-        tops[part] = no_top(p, L)
-    elif wanted == EXACT:
-        origin = select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
-        power = _nearest_power(top)
-        guesses[part] = computed(p, power)
-    else:
-        origin, power, own = top, like(top, 0.0), 0.0
-    powers[part] = power
-    shift = computed(p, HEADROOM - power)
-    origins[part], biases[part], floors[part] = computed(p, origin), bias_of(shift), floor_of(shift)
-    owns[part] = _near(p, like(shift, 0.0), aim, part) * own
-    return (origin == 0) & (like(top, own) == 1)
-
-
-@inlined
-def _fits(cells, part):
-    """Lanes whose guess was near enough."""
-    top, guess = cells[1][part], to_f64(cells[2][part])
-    return (absolute(top) < FAR) & (absolute(_nearest_power(top) - guess) <= NEAR)
+LN2_LOW = 2.3190468138462996e-17
 
 
 # --- their sum, and what follows from it --------------------------------------------------------
@@ -135,7 +90,7 @@ def _computed(exponential: Callable) -> Callable:
     return compute
 
 
-_near_computed, _any_computed = _computed(_near), _computed(_anywhere)
+_near_computed, _any_computed = _computed(near_exp), _computed(any_exp)
 
 
 @by_type
@@ -143,22 +98,25 @@ def _kept(at, left, cells, part, L):
     """The exponentials put aside, or computed if none are."""
 
     def fetch(at, left, cells, part, L):
-        return fetched(cells[-1], left)
+        return fetched(cells[-1], part, left)
 
     return _near_computed if isinstance(cells[-1], types.NoneType) else fetch
 
 
-def _term(exponential: Callable) -> Callable:
-    @inlined
-    def term(at, left, cells, part, L):
-        x, tops = take(at[0], left, -INFINITY, L), cells[0]
-        tops[part] = higher(at[0], left, x, tops[part], L)
-        return put_aside(cells[-1], left, exponential(at[0][0], x, cells[4], part)), None
-
-    return term
+@inlined
+def _near_term(at, left, cells, part, L):
+    x, tops = take(at[0], left, -INFINITY, L), cells[0]
+    tops[part] = higher(at[0], left, x, tops[part], L)
+    return put_aside(cells[-1], part, left, near_exp(at[0][0], x, cells[4], part)), None
 
 
-_near_term, _any_term = _term(_near), _term(_anywhere)
+@inlined
+def _any_term(at, left, cells, part, L):
+    """Tops are known by now, and rows that come here from anywhere compute the terms again."""
+    x = take(at[0], left, -INFINITY, L)
+    if all_lanes(cells[5][part] > cells[4][4][part]):
+        return like(x, 0.0), None
+    return any_exp(at[0][0], x, cells[4], part), None
 
 
 def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
@@ -181,23 +139,24 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         terms, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
         fours, sums = stack(terms, SUMS), stack((nought, nought), SUMS)
-        tops, peaks, guesses = stack(no_top(p, L), PARTS), stack(nought, PARTS), stack(zero, PARTS)
-        powers, measures = stack(nought, PARTS), stack(nought, PARTS)
-        aim = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
+        tops, guesses = stack(no_top(p, L), spots(L)), stack(zero, PARTS)
+        peaks, powers, measures = stack(nought, PARTS), stack(nought, PARTS), stack(nought, PARTS)
+        four = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         final = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        ahead, kept = to_next(source(task, 2, 0, 0), n), room(p, n, L)
+        aim = *four, stack(nought, PARTS)
+        ahead, kept = to_next(source(task, 2, 0, 0, L), n), room(p, n, L)
         cells = tops, peaks, guesses, powers, aim, measures, final, ahead, kept
         for part in range(PARTS):
             guesses[part] = zero
         for item in range(lo, hi):
-            row, width = strip(task, 2, item)
-            x, y = source(task, 2, 0, row), target(task, 2, row)
+            row, width = strip(task, 2, item, L)
+            x, y = source(task, 2, 0, row, L), target(task, 2, row, L)
             parts = (width + LANES - 1) // LANES
             wanted = GUESS
             while wanted != DONE:
                 near = True
                 for part in range(parts):
-                    near = all_lanes(_take_aim(p, cells, part, wanted, L)) and near
+                    near = all_lanes(take_aim(p, cells, part, wanted, L)) and near
                 if near:
                     total_of_positive(_near_term, (x,), cells, n, width, fours, sums, L)
                 else:
@@ -205,8 +164,8 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
                 found, wanted = wanted, DONE
                 for part in range(parts):
                     there = exists(width - part * LANES, L)
-                    peaks[part] = peak(tops[part], L)
-                    if found == GUESS and not all_lanes(_fits(cells, part) | ~there):
+                    peaks[part] = highest(tops, part, L)
+                    if found == GUESS and not all_lanes(fits(cells, part) | ~there):
                         wanted = EXACT
                     sum = sums[part][0] + sums[part][1]
                     wanted = max(wanted, judge(p, cells, part, sum, there, found))
@@ -285,7 +244,7 @@ def _write_any_probability(at, left, cells, part, L):
 @inlined
 def _log_of_sum(sum, power, top):
     """log Σ e^(x - top) from the sum relative to a power."""
-    near, exact = absolute(top) < FAR, _nearest_power(top)
+    near, exact = absolute(top) < FAR, nearest_power(top)
     m, k = log_parts_normal(select(sum > 0, sum, 1.0))
     rest = select(near, fma(exact, LN2, -top) + exact * LN2_LOW, 0.0)
     value = log_joined(m, k + (power - exact - HEADROOM)) + rest
@@ -307,7 +266,7 @@ def _take_log(p, cells, part, sum, there, found):
         logs[part] = select(logs[part] < PEAKED, _log_of_others(sum), logs[part])
         return DONE
     top = peaks[part]
-    drift = _nearest_power(top) * drift_of(p)
+    drift = nearest_power(top) * drift_of(p)
     logs[part] = _log_of_sum(sum, powers[part], top) - drift
     return OTHERS if any_lane((logs[part] < PEAKED) & there) else DONE
 
@@ -374,7 +333,6 @@ softmax = normalised(
     shelf, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
 )
 log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_log, _write_any_log))
-softmax_across, log_softmax_across = in_panels(softmax, 2), in_panels(log_softmax, 2)
 
 
 @kernel
@@ -384,7 +342,7 @@ def softmax_rows(task, lo, hi):
 
 @kernel
 def softmax_columns(task, lo, hi):
-    softmax_across(task, lo, hi)
+    softmax(task, lo, hi, LANES)
 
 
 @kernel
@@ -394,4 +352,14 @@ def log_softmax_rows(task, lo, hi):
 
 @kernel
 def log_softmax_columns(task, lo, hi):
-    log_softmax_across(task, lo, hi)
+    log_softmax(task, lo, hi, LANES)
+
+
+@kernel
+def softmax_groups(task, lo, hi):
+    softmax(task, lo, hi, GROUP)
+
+
+@kernel
+def log_softmax_groups(task, lo, hi):
+    log_softmax(task, lo, hi, GROUP)

@@ -347,13 +347,13 @@ def projected(
             stack(zero, PARTS),
         )
         low, marks, values = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = tops, shifts, high, low, marks, values, to_next(source(task, 2, 0, 0), n)
+        cells = tops, shifts, high, low, marks, values, to_next(source(task, 2, 0, 0, L), n)
         grid = 3.0
         while grid < 3.0 * n:
             grid *= 2.0
         for item in range(lo, hi):
-            row, width = strip(task, 2, item)
-            x, y = source(task, 2, 0, row), target(task, 2, row)
+            row, width = strip(task, 2, item, L)
+            x, y = source(task, 2, 0, row, L), target(task, 2, row, L)
             survey(x, cells, n, width, L)
             usual = True
             for c in range(0, width, LANES):

@@ -2,11 +2,9 @@
 
 Along a row (L = 1), a step takes LANES neighbours on the axis; across (L = LANES), it takes one
 position of the axis in LANES columns side by side, one *part* of the strip. `left` is the number of
-elements or columns from here on; it stands in a tuple if all LANES are there and side by side.
-
-Along a row, lanes may stand in any order that stores undo. In bf16 two neighbours share a word of
-32 bits, the earlier one in its low half: a shift makes one an f32, a mask the other, and nothing
-crosses lanes. So of 16 elements the eight at even places come first, then those at odd places.
+elements or columns from here on: (left,) if all LANES are there and side by side; (left, None) if
+they are side by side, but fewer; (left, None, None) if they are no more than HALF. Along a row,
+lanes may stand in any order that stores undo (see cpu_pairs).
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -16,15 +14,12 @@ from functools import reduce
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu import float16
 from pullback.cpu.emit import (
     I32,
     I64,
-    LLVM_ELEMENT,
     Lane,
     Scalar,
     Vec,
-    constant,
     inlined,
     lanes_below,
     llvm_call,
@@ -32,131 +27,127 @@ from pullback.cpu.emit import (
     shuffle,
     splatted,
 )
-from pullback.cpu.memory import get, get_wide, prefetch, put
-from pullback.cpu.tiles import by_type, joined, load, load_wide, store
-from pullback.cpu.transfer import block_at, gathered, lane_bytes, scattered, stored
-from pullback.ops.simplex.cpu_traits import BF16, CLASSES, LANES, traits
+from pullback.cpu.memory import STORAGE, decoded, encoded, get, get_wide, prefetch, put
+from pullback.cpu.pieces import first_loaded, first_stored
+from pullback.cpu.tiles import by_type
+from pullback.cpu.transfer import (
+    block_at,
+    either,
+    gathered,
+    lane_bytes,
+    scattered,
+)
+from pullback.ops.simplex.cpu_pairs import (
+    apart,
+    bits_of,
+    from_zero,
+    get_pairs,
+    in_pairs,
+    put_pairs,
+    rounded_from_zero,
+    to_even,
+    together,
+)
+from pullback.ops.simplex.cpu_traits import CLASSES, HALF, LANES
 
 AHEAD = 16  # steps from a fetch across columns to its use
 LINE = 512  # bits of a cache line
 NEXT = 1 << 21  # bits of a row that leaves room for the next in the caches of a core
-F32 = ir.FloatType()
 
 
-# --- bf16 in pairs ------------------------------------------------------------------------------
+def lanes_of(left):
+    return HALF if len(left) == 3 else LANES
 
 
-def _split(b, v):
-    """Its vectors of CLASSES lanes."""
-    return [shuffle(b, v, v, range(k, k + CLASSES)) for k in range(0, v.type.count, CLASSES)]
+def is_whole(left):
+    return isinstance(left, types.BaseTuple) and len(left) == 1
 
 
-def _apart(b, raw):
-    """bf16 codes side by side as f32, the lanes in order of a step along a row."""
-    words = b.bitcast(raw, ir.VectorType(I32, raw.type.count // 2))
-    lanes = []
-    for pairs in _split(b, words):
-        lanes.append(b.shl(pairs, constant(pairs.type, 16)))
-        lanes.append(b.and_(pairs, constant(pairs.type, 0xFFFF0000)))
-    return b.bitcast(joined(b, lanes), ir.VectorType(F32, raw.type.count))
+# --- steps cut short ----------------------------------------------------------------------------
+#
+# Fewer than LANES, or apart: in pieces where lanes lie side by side, one by one elsewhere. The last
+# step of a short row knows that they do.
 
 
-def _to_even(b, bits):
-    """bf16 codes in the upper halves, rounded to nearest even. A NaN has zeros where it is cut, for
-    it comes from bf16 or from an operation without a result: so it needs no care."""
-    kind = bits.type
-    odd = b.and_(b.lshr(bits, constant(kind, 16)), constant(kind, 1))
-    return b.add(b.add(bits, odd), constant(kind, 0x7FFF))
+def _apart_by(b, cursor_, L):
+    """Where a step begins, and the distance of its lanes."""
+    p, i, step = (b.extract_value(cursor_, k) for k in range(3))
+    return p, i, step if L.literal_value == 1 else I64(1)
 
 
-def _from_zero(b, bits):
-    """The same with halves away from zero."""
-    return b.add(bits, constant(bits.type, 0x8000))
+def _value(b, cursor, raw, dtype, L):
+    return apart(b, raw) if in_pairs(cursor, L) else decoded(b, cursor[0], raw, dtype)
 
 
-def _bits(b, v):
-    return b.bitcast(v, ir.VectorType(I32, v.type.count))
+def _masked(b, p, i, mask, rest):
+    where = block_at(b, p, i, rest.type)
+    values = [where, I32(lane_bytes(rest.type)), mask, rest]
+    return llvm_call(b, "masked.load", rest.type, values, [rest.type, where.type])
 
 
-def _together(b, bits):
-    """Upper halves side by side again."""
-    lanes = _split(b, bits)
-    halves = ir.VectorType(ir.IntType(16), 2 * CLASSES)
-    alternating = [k + k % 2 * 2 * CLASSES for k in range(2 * CLASSES)]
-    pairs = []
-    for even, odd in zip(lanes[::2], lanes[1::2], strict=True):
-        low = b.bitcast(b.lshr(even, constant(even.type, 16)), halves)
-        pairs.append(shuffle(b, low, b.bitcast(odd, halves), alternating))
-    return joined(b, pairs)
+def _part_takers(target: Callable) -> tuple[Callable, Callable]:
+    def take(cursor: types.BaseTuple, count: types.Integer, fill: Scalar, L: Lane):
+        dtype = target(STORAGE[cursor[0].dtype])
+
+        def emit(b, cursor_, count_, fill_, _L):
+            p, i, step = _apart_by(b, cursor_, L)
+            rest = splatted(b, encoded(b, cursor[0], fill_, dtype), LANES)
+            there = lanes_below(b, count_, LANES)
+            raw = either(
+                b,
+                b.icmp_signed("==", step, I64(1)),
+                lambda: first_loaded(b, p, i, count_, rest),
+                lambda: b.select(there, gathered(b, p, i, step, count_, rest.type), rest),
+            )
+            return _value(b, cursor, raw, dtype, L)
+
+        return Vec(dtype, LANES)(cursor, types.int64, dtype, L), emit
+
+    def take_last(cursor: types.BaseTuple, left: types.BaseTuple, fill: Scalar, L: Lane):
+        dtype, n = target(STORAGE[cursor[0].dtype]), lanes_of(left)
+
+        def emit(b, cursor_, left_, fill_, _L):
+            p, i = (b.extract_value(cursor_, k) for k in (0, 1))
+            count = b.extract_value(left_, 0)
+            rest = splatted(b, encoded(b, cursor[0], fill_, dtype), n)
+            if lane_bytes(rest.type) == 2:  # no machine below AVX-512 masks these
+                raw = first_loaded(b, p, i, count, rest)
+            else:
+                raw = _masked(b, p, i, lanes_below(b, count, n), rest)
+            return _value(b, cursor, raw, dtype, L)
+
+        return Vec(dtype, n)(cursor, left, dtype, L), emit
+
+    return op(take), op(take_last)
 
 
-@op
-def _get_pairs(p: types.CPointer, i: types.Integer, step: Lane, n: Lane):
-    """As `get` of neighbours."""
-    kind = ir.VectorType(LLVM_ELEMENT[BF16], n.literal_value)
+def _part_givers(rounded: Callable) -> tuple[Callable, Callable]:
+    def raw_of(b, cursor, v, v_, L):
+        if in_pairs(cursor, L):
+            return together(b, rounded(b, bits_of(b, v_)))
+        return encoded(b, cursor[0], v_, v.dtype)
 
-    def emit(b, p_, i_, _step, _n):
-        return _apart(b, b.load(block_at(b, p_, i_, kind), align=lane_bytes(kind)))
+    def give(cursor: types.BaseTuple, count: types.Integer, v: Vec, L: Lane):
+        def emit(b, cursor_, count_, v_, _L):
+            p, i, step = _apart_by(b, cursor_, L)
+            raw, no = raw_of(b, cursor, v, v_, L), ir.IntType(1)(0)
+            either(
+                b,
+                b.icmp_signed("==", step, I64(1)),
+                lambda: first_stored(b, p, i, count_, raw, no),
+                lambda: scattered(b, p, i, step, count_, raw),
+            )
 
-    return Vec(types.float32, n.literal_value)(p, types.int64, step, n), emit
+        return types.void(cursor, types.int64, v, L), emit
 
+    def give_last(cursor: types.BaseTuple, left: types.BaseTuple, v: Vec, L: Lane):
+        def emit(b, cursor_, left_, v_, _L):
+            p, i, streaming = (b.extract_value(cursor_, k) for k in (0, 1, 3))
+            first_stored(b, p, i, b.extract_value(left_, 0), raw_of(b, cursor, v, v_, L), streaming)
 
-@op
-def _load_pairs(cursor: types.BaseTuple, size: types.BaseTuple, fill: Scalar, rows: Lane, L: Lane):
-    """As `load` of part of a row."""
-    n = rows.literal_value
-    kind = ir.VectorType(LLVM_ELEMENT[BF16], n)
+        return types.void(cursor, left, v, L), emit
 
-    def emit(b, cursor_, size_, fill_, _rows, _L):
-        p, i, step = (b.extract_value(cursor_, k) for k in range(3))
-        count = b.extract_value(size_, 0)
-        raw, rest = gathered(b, p, i, step, count, kind), float16.bf16_encoded(b, fill_)
-        return _apart(b, b.select(lanes_below(b, count, n), raw, splatted(b, rest, n)))
-
-    return Vec(types.float32, n)(cursor, size, types.float32, rows, L), emit
-
-
-def _pair_stores(rounded: Callable) -> tuple[Callable, Callable]:
-    """As `put` of neighbours, and as `store` of part of a row."""
-
-    def put(p: types.CPointer, i: types.Integer, step: Lane, v: Vec, streaming: types.Boolean):
-        def emit(b, p_, i_, _step, v_, streaming_):
-            stored(b, p_, i_, _together(b, rounded(b, _bits(b, v_))), streaming_)
-
-        return types.void(p, types.int64, step, v, types.boolean), emit
-
-    def store(cursor: types.BaseTuple, size: types.BaseTuple, v: Vec, L: Lane):
-        def emit(b, cursor_, size_, v_, _L):
-            p, i, step = (b.extract_value(cursor_, k) for k in range(3))
-            raw = _together(b, rounded(b, _bits(b, v_)))
-            scattered(b, p, i, step, b.extract_value(size_, 0), raw)
-
-        return types.void(cursor, size, v, L), emit
-
-    return op(put), op(store)
-
-
-@op
-def _rounded_from_zero(p: types.CPointer, v: Vec):
-    """v if p holds anything but bf16; else v as bf16 will have it."""
-
-    def emit(b, _, v_):
-        if not traits(p).paired:
-            return v_
-        bits = _from_zero(b, _bits(b, v_))
-        return b.bitcast(b.and_(bits, constant(bits.type, 0xFFFF0000)), v.llvm)
-
-    return v(p, v), emit
-
-
-@by_type
-def lane_of(p, j):
-    """The lane of position j of a row, modulo CLASSES."""
-    return (lambda p, j: j // 2 % CLASSES) if traits(p).paired else (lambda p, j: j % CLASSES)
-
-
-def _in_pairs(cursor, L):
-    return traits(cursor[0]).paired and L.literal_value == 1
+    return op(give), op(give_last)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -190,10 +181,12 @@ def to_next(cursor, n):
     return lambda cursor, n: n if cursor[2] == 1 and n <= longest else 0
 
 
-def _taker(get: Callable, load: Callable) -> Callable:
+def _taker(get: Callable, target: Callable) -> Callable:
+    part, last = _part_takers(target)
+
     @by_type
     def take(cursor, left, fill, L):
-        whole, part = (_get_pairs, _load_pairs) if _in_pairs(cursor, L) else (get, load)
+        whole = get_pairs if in_pairs(cursor, L) else get
 
         def side_by_side(cursor, left, fill, L):
             return whole(cursor[0], cursor[1], 1, LANES)
@@ -201,30 +194,35 @@ def _taker(get: Callable, load: Callable) -> Callable:
         def row(cursor, left, fill, L):
             if left >= LANES and cursor[2] == 1:
                 return whole(cursor[0], cursor[1], 1, LANES)
-            return part(cursor, (min(left, LANES), 1), fill, LANES, 1)
+            return part(cursor, min(left, LANES), fill, L)
 
         def columns(cursor, left, fill, L):
             _ask_ahead(cursor)
             if left >= LANES:
                 return whole(cursor[0], cursor[1], 1, LANES)
-            return part(cursor, (1, left), fill, 1, LANES)
+            return part(cursor, left, fill, L)
+
+        def shortened(cursor, left, fill, L):
+            return last(cursor, left, fill, L)
 
         if isinstance(left, types.BaseTuple):
-            return side_by_side
+            return side_by_side if len(left) == 1 else shortened
         return row if L.literal_value == 1 else columns
 
     return take
 
 
-# The lanes of a step in the compute or the wide type, `fill` where there are none. Steps that are
-# cut short, and rows whose elements lie apart, go lane by lane.
-take, take_wide = _taker(get, load), _taker(get_wide, load_wide)
+# The lanes of a step in the compute or the wide type, `fill` where there are none.
+take = _taker(get, lambda storage: storage.compute)
+take_wide = _taker(get_wide, lambda storage: storage.wide)
 
 
-def _giver(pair_stores: tuple, across: Callable) -> Callable:
+def _giver(rounded: Callable, across: Callable) -> Callable:
+    pairs, (part, last) = put_pairs(rounded), _part_givers(rounded)
+
     @by_type
     def give(cursor, left, v, L):
-        whole, part = pair_stores if _in_pairs(cursor, L) else (put, store)
+        whole = pairs if in_pairs(cursor, L) else put
 
         def side_by_side(cursor, left, v, L):
             whole(cursor[0], cursor[1], 1, v, cursor[3])
@@ -233,17 +231,20 @@ def _giver(pair_stores: tuple, across: Callable) -> Callable:
             if left >= LANES and cursor[2] == 1:
                 whole(cursor[0], cursor[1], 1, v, cursor[3])
             else:
-                part(cursor, (min(left, LANES), 1), v, 1)
+                part(cursor, min(left, LANES), v, L)
 
         def columns(cursor, left, v, L):
             v = across(cursor[0], v)
             if left >= LANES:
                 whole(cursor[0], cursor[1], 1, v, cursor[3])
             else:
-                part(cursor, (1, left), v, LANES)
+                part(cursor, left, v, L)
+
+        def shortened(cursor, left, v, L):
+            last(cursor, left, v, L)
 
         if isinstance(left, types.BaseTuple):
-            return side_by_side
+            return side_by_side if len(left) == 1 else shortened
         return row if L.literal_value == 1 else columns
 
     return give
@@ -256,8 +257,8 @@ def _as_it_is(p, v):
 
 # Store the lanes of a step. Where exact results never lie half-way between two of bf16, a half
 # stands for either side of it, and `give_inexact` takes the one that costs less.
-give = _giver(_pair_stores(_to_even), _as_it_is)
-give_inexact = _giver(_pair_stores(_from_zero), _rounded_from_zero)
+give = _giver(to_even, _as_it_is)
+give_inexact = _giver(from_zero, rounded_from_zero)
 
 
 @op
@@ -280,13 +281,13 @@ def is_void(cursor, left):
     def whole(cursor, left):
         return _all_zero(cursor[0], cursor[1], LANES)
 
-    return whole if isinstance(left, types.BaseTuple) else (lambda cursor, left: False)
+    return whole if is_whole(left) else (lambda cursor, left: False)
 
 
 @op
 def narrowed(v: Vec, L: Lane):
     """The greatest of each class of lanes along a row; across columns, v itself."""
-    t = Vec(v.dtype, CLASSES if L.literal_value == 1 else v.n)
+    t = Vec(v.dtype, v.n if L.literal_value == LANES else CLASSES)
 
     def emit(b, v_, _):
         while v_.type.count > t.n:

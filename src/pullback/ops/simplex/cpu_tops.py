@@ -14,12 +14,13 @@ from numba import types
 
 from pullback.cpu.emit import Lane, Vec, constant, inlined, op, shuffle
 from pullback.cpu.memory import filled
-from pullback.cpu.tiles import by_type, moved
+from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.transfer import block_at
-from pullback.cpu.vector import maximum, to_f64
-from pullback.ops.simplex.cpu_steps import narrowed, take
-from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
-from pullback.ops.simplex.cpu_walk import PARTS, SPAN, each, greatest, pair
+from pullback.cpu.vector import maximum, splat, to_f64
+from pullback.ops.simplex.cpu_groups import lane_by_lane
+from pullback.ops.simplex.cpu_steps import is_whole, narrowed, take
+from pullback.ops.simplex.cpu_traits import CLASSES, GROUP, LANES, traits
+from pullback.ops.simplex.cpu_walk import PARTS, SPAN, each, greatest, greatest_of_rows, pair, spots
 
 INFINITY = np.inf
 CODES = Vec(types.int16, 16)
@@ -36,7 +37,7 @@ def no_top(p, L):
     def of_codes(p, L):
         return _no_codes(p)
 
-    return of_codes if traits(p).paired and L.literal_value == 1 else of_lanes
+    return of_codes if traits(p).paired and L.literal_value != LANES else of_lanes
 
 
 @by_type
@@ -54,7 +55,7 @@ def higher(cursor, left, x, top, L):
 
     if not isinstance(top, types.BaseTuple):
         return of_lanes
-    return of_codes if isinstance(left, types.BaseTuple) else of_fewer
+    return of_codes if is_whole(left) else of_fewer
 
 
 @by_type
@@ -68,6 +69,31 @@ def peak(top, L):
         return greatest(top, L)
 
     return of_codes if isinstance(top, types.BaseTuple) else of_lanes
+
+
+@inlined
+def forget(p, tops, part, L):
+    """Begin again."""
+    for k in range(part, part + spots(L) if L == GROUP else part + 1):
+        tops[k] = no_top(p, L)
+
+
+@by_type
+def highest(tops, part, L):
+    """The peaks of a part, or of all rows of a group."""
+
+    def of_codes(tops, part, L):
+        peaks = stack(splat(0.0, GROUP), 1)
+        for r in range(GROUP):
+            lane_by_lane(peaks)[r] = peak(tops[r], 1)
+        return peaks[0]
+
+    def of_lanes(tops, part, L):
+        return greatest_of_rows(tops)
+
+    if L.literal_value == GROUP:
+        return of_codes if isinstance(tops.dtype, types.BaseTuple) else of_lanes
+    return lambda tops, part, L: peak(tops[part], L)
 
 
 # --- a pass for the tops alone ------------------------------------------------------------------

@@ -6,6 +6,8 @@ from numba import types
 
 CLASSES = 8  # lanes of one vector
 LANES = 4 * CLASSES  # of a step: their chains of arithmetic hide each other's latency
+HALF = LANES // 2  # of one that has no more
+GROUP = 2 * CLASSES  # short rows of an item
 
 
 class Traits(NamedTuple):

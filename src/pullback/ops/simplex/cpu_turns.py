@@ -14,8 +14,9 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import splat
 from pullback.ops.simplex.cpu_steps import ask, is_void, whole_steps
+from pullback.ops.simplex.cpu_sums import over_lanes, total, with_terms
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES
-from pullback.ops.simplex.cpu_walk import SPAN, each, over_lanes, plus, total
+from pullback.ops.simplex.cpu_walk import SPAN, each
 
 # Bits of a row in one turn: enough that keeping sums meanwhile is cheap; and, where what is needed
 # is only known once a part of the row was seen, enough for memory to answer within a turn.
@@ -47,23 +48,18 @@ def _turns(bits: int, seek: Callable, prepare: Callable, add: Callable) -> Calla
             for j in range(act_whole, acted, LANES):
                 act(moved(here, j, 0), n - j, cells, 0, L)
             for j in range(add_whole, added, LANES):
-                both = _with_terms(p, both, term(moved(after, j, 0), n - j, cells, 0, 1))
-            sums[0], sums[SPAN] = over_lanes(both[0]), over_lanes(both[1])
+                both = with_terms(p, both, term(moved(after, j, 0), n - j, cells, 0, 1))
+            sums[0], sums[SPAN] = over_lanes(p, both[0]), over_lanes(p, both[1])
 
-        def strips(act, here, term, after, cells, n, widths, fours, sums, L):
+        def one_after_the_other(act, here, term, after, cells, n, widths, fours, sums, L):
             if widths[0] > 0:
                 each(act, here, cells, n, widths[0], L)
             if widths[1] > 0:
                 total(term, after, cells, n, widths[1], fours, sums, L)
 
-        return rows if L.literal_value == 1 else strips
+        return rows if L.literal_value == 1 else one_after_the_other
 
     return turns
-
-
-@inlined
-def _with_terms(p, both, terms):
-    return plus(p, both[0], terms[0]), plus(p, both[1], terms[1])
 
 
 # Either pass asks for one of the two tensors a turn ahead, so that both are busy.
@@ -84,7 +80,7 @@ def _add_all(term, cursors, cells, n, start, end, block, places, found, both):
     for j in range(start, end, LANES):
         ask(moved(cursors, 0, j)[0], block, 1)
         terms = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
-        both = _with_terms(cursors[0][0], both, terms)
+        both = with_terms(cursors[0][0], both, terms)
     return both
 
 
@@ -115,7 +111,7 @@ def _add_few(term, cursors, cells, n, start, end, block, places, found, both):
     for k in range(found):
         j = places[k]
         terms = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
-        both = _with_terms(cursors[0][0], both, terms)
+        both = with_terms(cursors[0][0], both, terms)
     return both
 
 

@@ -1,12 +1,15 @@
-"""How the simplex kernels walk a tensor: along a row, or across a strip of columns.
+"""How the simplex kernels walk a tensor: along a row, across a strip of columns, or along a group
+of short rows.
 
-A pass takes the steps of a row or a strip one by one (see cpu_steps). What an op does in a step is
-written once, for cursors that stand where the step begins. What it knows of each row lies in
-*cells*, vectors of L lanes on the stack, one for each part.
+A pass takes the steps of rows or of a strip one by one (see cpu_steps). What an op does in a step
+is written once, for cursors that stand where the step begins. What it knows of each row lies in
+*cells*, vectors of L lanes on the stack, one for each part; L tells the ways apart:
 
-Sums have one association in both: by the lane that a position has in a step along the row, modulo
-CLASSES, four terms at a time in their own type, then in f64; more at a time if they are halves and
-none is negative. So the bits do not depend on the layout.
+    1        one row
+    LANES    a strip of columns, STRIP of them at most, in parts of LANES
+    GROUP    so many short rows, one after the other: what costs as much for one row as for a whole
+             vector of them is done once. In a step along one of them, cells have one lane, and the
+             part is the number of the row.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -16,15 +19,15 @@ from functools import reduce
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import Lane, Vec, inlined, lanes_below, op, shuffle
+from pullback.cpu.emit import I64, Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
-from pullback.cpu.loops import offset, step
-from pullback.cpu.memory import STORAGE, filled, is_aligned
+from pullback.cpu.loops import extent, offset, step
+from pullback.cpu.memory import STORAGE, is_aligned
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, moved
-from pullback.cpu.vector import like, splat, to_f64
-from pullback.ops.simplex.cpu_steps import lane_of, whole_steps
-from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
+from pullback.cpu.tiles import by_type, joined, literal, moved
+from pullback.ops.simplex.cpu_groups import between, lane_by_lane, of_row
+from pullback.ops.simplex.cpu_steps import whole_steps
+from pullback.ops.simplex.cpu_traits import CLASSES, GROUP, HALF, LANES
 
 STRIP = 64  # columns of an item: whole cache lines, few enough that later passes find them cached
 PARTS = STRIP // LANES
@@ -32,225 +35,72 @@ SPAN = PARTS * CLASSES  # cells of one sum
 SUMS = 2 * SPAN
 
 
+@op
+def spots(L: Lane):
+    """How many there are of what has its own vectors in each part or row."""
+    return literal({1: 1, LANES: PARTS, GROUP: GROUP}[L.literal_value], L)
+
+
+@op
+def seen_lanes(L: Lane):
+    """Lanes of a cell for what steps see, joined lane by lane."""
+    return literal(CLASSES if L.literal_value == GROUP else LANES, L)
+
+
 # --- passes -------------------------------------------------------------------------------------
 
 
-@by_type
-def each(act, cursors, cells, n, width, L):
-    """act(cursors, left, cells, part, L) on all elements."""
-
-    def row(act, cursors, cells, n, width, L):
-        whole = whole_steps(cursors, n)
-        for j in range(0, whole, LANES):
-            act(moved(cursors, 0, j), (n - j,), cells, 0, L)
-        for j in range(whole, n, LANES):
-            act(moved(cursors, j, 0), n - j, cells, 0, L)
-
-    return row if L.literal_value == 1 else _each_across
+@inlined
+def along(act, cursors, cells, n, part):
+    """act(cursors, left, cells, part, 1) on all elements of a row."""
+    whole = whole_steps(cursors, n)
+    for j in range(0, whole, LANES):
+        act(moved(cursors, 0, j), (n - j,), cells, part, 1)
+    for j in range(whole, n, LANES):
+        act(moved(cursors, j, 0), n - j, cells, part, 1)
 
 
-@by_type
-def each_rarely(act, cursors, cells, n, width, L):
+@inlined
+def along_rarely(act, cursors, cells, n, part):
     """The same in less code, for what is rare."""
-
-    def row(act, cursors, cells, n, width, L):
-        for j in range(0, n, LANES):
-            act(moved(cursors, j, 0), n - j, cells, 0, L)
-
-    return row if L.literal_value == 1 else _each_across
+    for j in range(0, n, LANES):
+        act(moved(cursors, j, 0), n - j, cells, part, 1)
 
 
-def _each_across(act, cursors, cells, n, width, L):
-    for j in range(n):
-        for c in range(0, width, LANES):
-            act(moved(cursors, j, c), width - c, cells, c // LANES, L)
+@inlined
+def along_short(act, cursors, cells, n, part):
+    """The same on neighbours, few of which are left after whole steps."""
+    whole = n - n % LANES
+    for j in range(0, whole, LANES):
+        act(moved(cursors, 0, j), (n - j,), cells, part, 1)
+    if n - whole > HALF:
+        act(moved(cursors, 0, whole), (n - whole, None), cells, part, 1)
+    elif n > whole:
+        act(moved(cursors, 0, whole), (n - whole, None, None), cells, part, 1)
 
 
-def _two_sum(b, u, v):
-    """u + v and what its rounding took away."""
-    total = b.fadd(u, v)
-    from_v = b.fsub(total, u)
-    return total, b.fadd(b.fsub(u, b.fsub(total, from_v)), b.fsub(v, from_v))
+def _pass(along: Callable, along_short: Callable) -> Callable:
+    @by_type
+    def each(act, cursors, cells, n, width, L):
+        def row(act, cursors, cells, n, width, L):
+            along(act, cursors, cells, n, 0)
 
-
-def _is_f64(p):
-    return STORAGE[p.dtype].compute == types.float64
-
-
-def pair(b, kind, first, second):
-    pair = b.insert_value(ir.Constant(kind, ir.Undefined), first, 0)
-    return b.insert_value(pair, second, 1)
-
-
-@op
-def plus(p: types.CPointer, sums: types.BaseTuple, v: object):
-    """A sum by classes and its rounding errors, with the terms of v. Terms as wide as the sum are
-    added one by one and leave their errors, others four by four; None adds nothing."""
-
-    def emit(b, _, sums_, v_):
-        if isinstance(v, types.NoneType):
-            return sums_
-        total, rest = b.extract_value(sums_, 0), b.extract_value(sums_, 1)
-        n = total.type.count
-        quarters = [shuffle(b, v_, v_, range(k, k + n)) for k in range(0, v.n, n)]
-        if _is_f64(p):
-            for quarter in quarters:
-                total, error = _two_sum(b, total, quarter)
-                rest = b.fadd(rest, error)
-        else:
-            total = b.fadd(total, _cast(b, reduce(b.fadd, quarters), total.type))
-        return pair(b, sums_.type, total, rest)
-
-    return sums(p, sums, v), emit
-
-
-@op
-def _joined(u: types.BaseTuple, v: types.BaseTuple):
-    """The sum of two sums."""
-
-    def emit(b, u_, v_):
-        (a, c), (d, e) = ([b.extract_value(w, k) for k in (0, 1)] for w in (u_, v_))
-        total, error = _two_sum(b, a, d)
-        return pair(b, u_.type, total, b.fadd(b.fadd(c, e), error))
-
-    return u(u, v), emit
-
-
-@by_type
-def total(term, cursors, cells, n, width, fours, sums, L):
-    """Sums over each row of the two vectors of term(cursors, left, cells, part, L), the second of
-    which may be None: in sums[part] and sums[SPAN + part]. `fours` and `sums` have SUMS cells of
-    the terms' type and of pairs of f64."""
-
-    def row(term, cursors, cells, n, width, fours, sums, L):
-        p, whole, zero = cursors[0][0], whole_steps(cursors, n), splat(0.0, CLASSES)
-        first, second = (zero, zero), (zero, zero)
-        for j in range(0, whole, LANES):
-            u, v = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
-            first, second = plus(p, first, u), plus(p, second, v)
-        for j in range(whole, n, LANES):
-            u, v = term(moved(cursors, j, 0), n - j, cells, 0, 1)
-            first, second = plus(p, first, u), plus(p, second, v)
-        sums[0], sums[SPAN] = over_lanes(first), over_lanes(second)
-
-    return row if L.literal_value == 1 else _across(LANES)
-
-
-def _across(run: int) -> Callable:
-    """The sum where `run` positions at a time add up in their own type."""
-
-    def total(term, cursors, cells, n, width, fours, sums, L):
-        p, used = cursors[0][0], SUMS
-        for k in range(SUMS):
-            sums[k] = (like(sums[k][0], 0.0), like(sums[k][0], 0.0))
-        for start in range(0, n, run):
-            for k in range(used):
-                fours[k] = like(fours[k], 0.0)
-            for j in range(start, min(start + run, n)):
+        def strip(act, cursors, cells, n, width, L):
+            for j in range(n):
                 for c in range(0, width, LANES):
-                    u, v = term(moved(cursors, j, c), width - c, cells, c // LANES, L)
-                    k = lane_of(p, j) * PARTS + c // LANES
-                    _note(p, fours, sums, k, u)
-                    _note(p, fours, sums, k + SPAN, v)
-                    used = _cells_with(v)
-            _close(p, fours, sums, used)
-        for first in range(0, used, SPAN):
-            reach = SPAN // 2
-            while reach >= PARTS:
-                for k in range(first, first + reach):
-                    sums[k] = _joined(sums[k], sums[k + reach])
-                reach //= 2
+                    act(moved(cursors, j, c), width - c, cells, c // LANES, L)
 
-    return total
+        def group(act, cursors, cells, n, width, L):
+            for r in range(width):
+                along_short(act, of_row(cursors, r), lane_by_lane(cells), n, r)
+
+        return {1: row, LANES: strip, GROUP: group}[L.literal_value]
+
+    return each
 
 
-@by_type
-def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
-    """The sum of first vectors, of which no lane is negative: runs of them in their own type."""
-    run = traits(cursors[0][0]).run
-
-    def simply(term, cursors, cells, n, width, fours, sums, L):
-        total(term, cursors, cells, n, width, fours, sums, L)
-
-    def row(term, cursors, cells, n, width, fours, sums, L):
-        p, whole = cursors[0][0], whole_steps(cursors, n)
-        zero, nothing = splat(0.0, CLASSES), filled(p, 0.0, CLASSES)
-        sum = zero
-        for start in range(0, n, run):
-            some, end = nothing, min(start + run, n)
-            for j in range(start, min(end, whole), LANES):
-                some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, 0, 1)[0])
-            for j in range(max(start, whole), end, LANES):
-                some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, 0, 1)[0])
-            sum += to_f64(some)
-        sums[0] = over_lanes((sum, zero))
-
-    if run == LANES:
-        return simply
-    return row if L.literal_value == 1 else _across(run)
-
-
-@op
-def _run_on(sum: Vec, v: Vec):
-    """A sum by classes with the terms of v, one after the other."""
-
-    def emit(b, sum_, v_):
-        quarters = [shuffle(b, v_, v_, range(k, k + sum.n)) for k in range(0, v.n, sum.n)]
-        return reduce(b.fadd, quarters, sum_)
-
-    return sum(sum, v), emit
-
-
-@by_type
-def _note(p, fours, sums, k, v):
-    """Add v to sum k: at once, or to its four terms."""
-
-    def at_once(p, fours, sums, k, v):
-        sums[k] = plus(p, sums[k], v)
-
-    def by_fours(p, fours, sums, k, v):
-        fours[k] += v
-
-    if isinstance(v, types.NoneType):
-        return lambda p, fours, sums, k, v: None
-    return at_once if _is_f64(p) else by_fours
-
-
-@by_type
-def _cells_with(v):
-    """How many cells are used if this is the second vector of a term."""
-    return (lambda v: SPAN) if isinstance(v, types.NoneType) else (lambda v: SUMS)
-
-
-@by_type
-def _close(p, fours, sums, used):
-    """Add the four terms to the sums."""
-
-    def by_fours(p, fours, sums, used):
-        for k in range(used):
-            sums[k] = (sums[k][0] + to_f64(fours[k]), sums[k][1])
-
-    return (lambda p, fours, sums, used: None) if _is_f64(p) else by_fours
-
-
-@op
-def over_lanes(sums: types.BaseTuple):
-    """The sum of all classes, as a pair of one lane: the tree that `total` has across columns."""
-    one = Vec(types.float64, 1)
-    sum = types.UniTuple(one, 2)
-
-    def emit(b, sums_):
-        total, rest = b.extract_value(sums_, 0), b.extract_value(sums_, 1)
-        while total.type.count > 1:
-            n = total.type.count // 2
-            (a, d), (c, e) = (
-                [shuffle(b, w, w, range(k, k + n)) for k in (0, n)] for w in (total, rest)
-            )
-            total, error = _two_sum(b, a, d)
-            rest = b.fadd(b.fadd(c, e), error)
-        return pair(b, ir.ArrayType(one.llvm, 2), total, rest)
-
-    return sum(sums), emit
+# each(act, cursors, cells, n, width, L): act(cursors, left, cells, part, L) on all elements.
+each, each_rarely = _pass(along, along_short), _pass(along_rarely, along_rarely)
 
 
 @op
@@ -262,11 +112,48 @@ def greatest(v: Vec, L: Lane):
         while v_.type.count > t.n:
             n = v_.type.count // 2
             low, high = shuffle(b, v_, v_, range(n)), shuffle(b, v_, v_, range(n, 2 * n))
-            chosen = b.select(b.fcmp_ordered(">", low, high), low, high)
-            v_ = b.select(b.fcmp_unordered("uno", low, low), low, chosen)
-        return _cast(b, v_, t.llvm)
+            v_ = _larger(b, low, high)
+        return cast(b, v_, t.llvm)
 
     return t(v, L), emit
+
+
+def _larger(b, low, high):
+    chosen = b.select(b.fcmp_ordered(">", low, high), low, high)
+    return b.select(b.fcmp_unordered("uno", low, low), low, chosen)
+
+
+def _folding(join: Callable) -> Callable:
+    def folded(v: Vec, cell: Vec):
+        """v in as many lanes as a cell has."""
+
+        def emit(b, v_, _):
+            quarters = [shuffle(b, v_, v_, range(k, k + cell.n)) for k in range(0, v.n, cell.n)]
+            return reduce(lambda low, high: join(b, low, high), quarters)
+
+        return cell(v, cell), emit
+
+    return op(folded)
+
+
+greatest_as, sum_as = _folding(_larger), _folding(lambda b, low, high: b.fadd(low, high))
+
+
+@op
+def greatest_of_rows(rows: types.CPointer):
+    """The same of each row of a group, from vectors of CLASSES lanes."""
+    lanes = Vec(types.float64, GROUP)
+
+    def emit(b, rows_):
+        blocks = []
+        for first in range(0, GROUP, 4):
+            vectors = [b.load(b.gep(rows_, [I64(first + r)])) for r in range(4)]
+            halves = ([shuffle(b, u, u, range(k, k + 4)) for k in (0, 4)] for u in vectors)
+            a, c, d, e = transposed(b, [_larger(b, *pair) for pair in halves])
+            blocks.append(_larger(b, _larger(b, a, d), _larger(b, c, e)))
+        return cast(b, joined(b, blocks), lanes.llvm)
+
+    return lanes(rows), emit
 
 
 @op
@@ -291,38 +178,84 @@ def walk(task, tensors):
 
 
 @inlined
-def strip(task, tensors, item):
+def strip(task, tensors, item, L):
     """The number of an item's first row, and how many rows lie side by side in it."""
-    breadth = word(task, TENSORS + tensors)
-    strips = (breadth + STRIP - 1) // STRIP
+    breadth, most = word(task, TENSORS + tensors), GROUP if L == GROUP else STRIP
+    strips = (breadth + most - 1) // most
     outer = item if strips == 1 else item // strips
-    first = (item - outer * strips) * STRIP
-    return outer * breadth + first, min(STRIP, breadth - first)
+    first = (item - outer * strips) * most
+    return outer * breadth + first, min(most, breadth - first)
 
 
 @inlined
-def source(task, tensors, tensor, row):
-    """A cursor on an input."""
-    w = words(task, TENSORS + tensors + 2)
-    return pointer(task, TENSORS + tensor), offset(w, tensor, row), step(w, tensor), False
+def _on_row(task, tensors, tensor, row):
+    w = walk(task, tensors)
+    return pointer(task, TENSORS + tensor), offset(w, tensor, row), step(w, tensor)
 
 
 @inlined
-def target(task, tensors, row):
-    """A cursor on the output, the last tensor: streaming if that pays and nothing reads it."""
-    p, w = pointer(task, TENSORS + tensors - 1), words(task, TENSORS + tensors + 2)
-    i, apart = offset(w, tensors - 1, row), step(w, tensors - 1)
-    streaming = word(task, TENSORS + tensors + 1) != 0 and is_aligned(p, i, 16)
-    streaming = streaming and (apart == 1 or is_aligned(p, i + apart, 16))
+def _unread(task, tensors):
+    """Whether the output lies apart from all inputs."""
+    apart = True
     for other in range(tensors - 1):
-        streaming = streaming and word(task, TENSORS + other) != word(task, TENSORS + tensors - 1)
-    return p, i, apart, streaming
+        apart = apart and word(task, TENSORS + other) != word(task, TENSORS + tensors - 1)
+    return apart
+
+
+@by_type
+def source(task, tensors, tensor, row, L):
+    """A cursor on an input, from some row on."""
+
+    def lines(task, tensors, tensor, row, L):
+        return *_on_row(task, tensors, tensor, row), False
+
+    def group(task, tensors, tensor, row, L):
+        return *_on_row(task, tensors, tensor, row), False, between(walk(task, tensors), tensor)
+
+    return group if L.literal_value == GROUP else lines
+
+
+@by_type
+def target(task, tensors, row, L):
+    """A cursor on the output, the last tensor: streaming if that pays and nothing reads it, and if
+    that is possible for all of it."""
+
+    def lines(task, tensors, row, L):
+        p, i, apart = _on_row(task, tensors, tensors - 1, row)
+        streaming = word(task, TENSORS + tensors + 1) != 0 and is_aligned(p, i, 16)
+        streaming = streaming and (apart == 1 or is_aligned(p, i + apart, 16))
+        return p, i, apart, streaming and _unread(task, tensors)
+
+    def group(task, tensors, row, L):
+        p, i, apart = _on_row(task, tensors, tensors - 1, row)
+        w = walk(task, tensors)
+        further = between(w, tensors - 1)
+        streaming = word(task, TENSORS + tensors + 1) != 0 and is_aligned(p, i, 16)
+        streaming = (
+            streaming and is_aligned(p, i + further, 16) and is_aligned(p, i + extent(w), 16)
+        )
+        return p, i, apart, streaming and _unread(task, tensors), further
+
+    return group if L.literal_value == GROUP else lines
 
 
 # --- types --------------------------------------------------------------------------------------
 
 
-def _cast(b, v, kind):
+def pair(b, kind, first, second):
+    pair = b.insert_value(ir.Constant(kind, ir.Undefined), first, 0)
+    return b.insert_value(pair, second, 1)
+
+
+def transposed(b, rows):
+    """Four vectors of four lanes."""
+    low, high = [0, 4, 2, 6], [1, 5, 3, 7]
+    pairs = [shuffle(b, *rows[k : k + 2], lanes) for lanes in (low, high) for k in (0, 2)]
+    outer, inner = [0, 1, 4, 5], [2, 3, 6, 7]
+    return [shuffle(b, *pairs[k : k + 2], lanes) for lanes in (outer, inner) for k in (0, 2)]
+
+
+def cast(b, v, kind):
     if v.type == kind:
         return v
     return (b.fptrunc if kind.element == ir.FloatType() else b.fpext)(v, kind)
@@ -332,4 +265,4 @@ def _cast(b, v, kind):
 def computed(p: types.CPointer, v: Vec):
     """v in the compute type of p."""
     t = v.of(STORAGE[p.dtype].compute)
-    return t(p, v), lambda b, _, v_: _cast(b, v_, t.llvm)
+    return t(p, v), lambda b, _, v_: cast(b, v_, t.llvm)

@@ -1,0 +1,56 @@
+"""The first lanes of a vector, to and from memory: in pieces, each half as long as the one before.
+
+A count up to n is a sum of some of n, n/2, ..., 2, 1. Each piece lies behind a branch that rows of
+one length all take or all pass, no lane has to be looked for, and nothing else is touched.
+"""
+
+from llvmlite import ir
+
+from pullback.cpu.emit import I64, shuffle
+from pullback.cpu.transfer import block_at, either, lane_bytes, stored
+
+
+def _has(b: ir.IRBuilder, count: ir.Value, size: int) -> ir.Value:
+    return b.icmp_unsigned("!=", b.and_(count, I64(size)), I64(0))
+
+
+def _after_larger(b: ir.IRBuilder, i: ir.Value, count: ir.Value, size: int) -> ir.Value:
+    """Where the piece of this size begins."""
+    return b.add(i, b.and_(count, I64(-2 * size)))
+
+
+def first_loaded(b: ir.IRBuilder, p: ir.Value, i: ir.Value, count: ir.Value, rest: ir.Value):
+    """As many lanes as count says, at most those of `rest`, and the others from its front."""
+    v, size = shuffle(b, rest, rest, range(1)), 1
+    while size < rest.type.count:
+        kind, fill = ir.VectorType(rest.type.element, size), shuffle(b, rest, rest, range(size))
+
+        def with_piece(size=size, kind=kind, v=v):
+            at = block_at(b, p, _after_larger(b, i, count, size), kind)
+            piece = b.load(at, align=lane_bytes(kind))
+            return shuffle(b, piece, v, range(2 * size))
+
+        def without(size=size, fill=fill, v=v):
+            return shuffle(b, v, fill, range(2 * size))
+
+        v, size = either(b, _has(b, count, size), with_piece, without), 2 * size
+
+    def all_of_it():
+        return b.load(block_at(b, p, i, v.type), align=lane_bytes(v.type))
+
+    return either(b, _has(b, count, size), all_of_it, lambda: v)
+
+
+def first_stored(b, p: ir.Value, i: ir.Value, count: ir.Value, v: ir.Value, streaming) -> None:
+    """As many lanes as count says, at most those of v. Streaming is for counts and places that make
+    all pieces multiples of 16 bytes."""
+    size = v.type.count
+    v = shuffle(b, v, v, [*range(size)] * 2)
+    while size:
+        low, high = (shuffle(b, v, v, range(k, k + size)) for k in (0, size))
+
+        def piece(size=size, low=low, high=high):
+            stored(b, p, _after_larger(b, i, count, size), low, streaming)
+            return high
+
+        v, size = either(b, _has(b, count, size), piece, lambda low=low: low), size // 2

@@ -1,0 +1,66 @@
+"""Groups of short rows: their cursors and cells, as those of one row."""
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pullback.cpu.emit import Vec, inlined
+from pullback.cpu.tiles import by_type
+from pullback.ops.simplex.cpu_traits import GROUP
+
+
+@inlined
+def between(w, tensor):
+    """How far rows of a group lie apart: along the innermost of the loops around the axis."""
+    rank = w[1]
+    return w[3 + rank + tensor * (rank + 2) + rank] if rank > 0 else 0
+
+
+@inlined
+def _on(cursor, r):
+    p, i, apart, streaming, further = cursor
+    return p, i + r * further, apart, streaming
+
+
+def _one(cursors, r):
+    return (_on(cursors[0], r),)
+
+
+def _two(cursors, r):
+    return _on(cursors[0], r), _on(cursors[1], r)
+
+
+def _three(cursors, r):
+    return _on(cursors[0], r), _on(cursors[1], r), _on(cursors[2], r)
+
+
+@by_type
+def of_row(cursors, r):
+    """Cursors on a row of a group."""
+    return (_one, _two, _three)[len(cursors) - 1]
+
+
+def _laned(kind: types.Type) -> types.Type:
+    if isinstance(kind, types.BaseTuple):
+        return types.Tuple([_laned(k) for k in kind])
+    if isinstance(kind, types.CPointer) and isinstance(kind.dtype, Vec) and kind.dtype.n == GROUP:
+        return types.CPointer(Vec(kind.dtype.dtype, 1))
+    return kind
+
+
+@intrinsic
+def lane_by_lane(typing_context, cells):
+    """The same cells, where they have a lane for each row of a group, as cells of single rows."""
+
+    def relaid(context, builder, kind, value):
+        if not isinstance(kind, types.BaseTuple):
+            return builder.bitcast(value, context.get_value_type(_laned(kind)))
+        items = cgutils.unpack_tuple(builder, value)
+        items = [relaid(context, builder, *item) for item in zip(kind, items, strict=True)]
+        return context.make_tuple(builder, _laned(kind), items)
+
+    def codegen(context, builder, signature, args):
+        return relaid(context, builder, cells, args[0])
+
+    return _laned(cells)(cells), codegen
