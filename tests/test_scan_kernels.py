@@ -18,6 +18,7 @@ import pytest
 import pullback
 from pullback.contract.element import ElementKind
 from pullback.ops.scan import cpu_logsumexp_chained, cpu_sum
+from pullback.ops.scan.cpu import SHORT
 
 OLD_CPU = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 SCAN_OF_HALVES = """
@@ -175,6 +176,36 @@ def test_halves_that_hold_and_that_do_not(dtype: Any, ties: str) -> None:
             wanted = scan(_columns(signed), reverse=reverse, ties=ties)
             found = scan(signed, reverse=reverse, ties=ties)
             assert found.tobytes() == np.ascontiguousarray(wanted).tobytes()
+
+
+def _bits(array: Any) -> Any:
+    return array.view(f"u{array.dtype.itemsize}")
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
+@pytest.mark.parametrize("n", [1, 3, 10, SHORT, SHORT + 1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_many_short_lines_have_the_bits_of_each(name: str, n: int, reverse: bool) -> None:
+    """They are turned, in panels: lines that fill none, special values, strides of any sign, some
+    tensors that lie side by side already, and results in place included."""
+    rng = np.random.default_rng(13)
+    x, dy = rng.standard_normal((2, 605, n)).astype(np.float32)
+    for rate, special in ((0.02, np.nan), (0.04, np.inf), (0.05, -np.inf), (0.1, 0.0), (0.1, -0.0)):
+        x[rng.random(x.shape) < rate] = special
+        dy[rng.random(x.shape) < rate / 4] = special
+    forward, backward = getattr(pullback, name), getattr(pullback, f"{name}_backward")
+    y = np.concatenate([forward(line, reverse=reverse) for line in x[:, None]])
+    saved = {"cumsum": (), "cummax": (x,)}.get(name, (x, y))
+    each = zip(*(a[:, None] for a in (dy, *saved)), strict=True)
+    dx = np.concatenate([backward(*line, reverse=reverse) for line in each])
+    spaced = np.zeros((605, 3, n, 2), np.float32)[:, 1, ::-1, 1]
+    spaced[:] = x
+    for given in (x, spaced, _columns(x)):
+        found = np.empty_like(x)
+        assert (_bits(forward(given, reverse=reverse, out=found)) == _bits(y)).all()
+    found = backward(_columns(dy), *saved, reverse=reverse, out=np.empty_like(x))
+    assert (_bits(found) == _bits(dx)).all()
+    assert (_bits(backward(dy, *saved, reverse=reverse, out=dy)) == _bits(dx)).all()
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])

@@ -85,6 +85,7 @@ def _ramp(*shape: int) -> Make:
     return make
 
 
+_SHORT = ((104857, 10), (31775, 33))
 _TINY = ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))
 # PyTorch gives the last of equal extrema the gradient, and 16 bits leave many equal.
 _LAST = {"ties": "last"}
@@ -117,6 +118,10 @@ WORKLOADS = (
     Workload("tied", EXTREMA, _tied(4096, 4096), take_rows, directions=("backward",)),
     Workload("64x262144", OPS, _x(64, 1 << 18), peers=_NO_JAX),
     Workload("1x16M", OPS, _x(1, 1 << 24), peers=_NO_JAX),
+    *(
+        Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, peers=_NO_JAX)
+        for rows, columns in _SHORT
+    ),
     Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns, peers=_NO_JAX),
     Workload("middle axis", OPS, _x(64, 1024, 256, axis=1), take_rows, peers=_NO_JAX),
     *(

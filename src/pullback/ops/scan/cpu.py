@@ -23,7 +23,7 @@ from pullback.contract.kinds import ScanKind, TieRule
 from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
-from pullback.cpu.program import Phase, Program, grain_for, streams
+from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
 from pullback.ops.scan import (
     cpu_extremum,
     cpu_extremum_backward,
@@ -38,13 +38,16 @@ from pullback.ops.scan import (
     cpu_product_halves_backward,
     cpu_sum,
 )
-from pullback.ops.scan.contract import keeps_y
+from pullback.ops.scan.contract import RECOMPUTED, keeps_y
+from pullback.ops.scan.cpu_panels import panel_lines
 from pullback.tensor.layout import along_axis
 
 VECTOR_BYTES = 32
 K = ScanKind
+SHORT = 50  # steps of a line, at most: longer ones are as fast by themselves
 # Fewer lines are shared by threads, if they are this long and the kernel knows how.
 FEW_LINES, LONG = 16, 1 << 16
+FEWEST = 32  # lines for which it pays to turn them
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Way:
     sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
     abreast: int = 1  # along, so many lines of f64 go together
+    short: int = SHORT  # lines of so many steps or fewer go across in panels
     runs: int = 0  # at most so many runs of items, where an item leads on to the memory of the next
 
     def strip(self, element: ElementKind) -> int:
@@ -102,7 +106,7 @@ FORWARD: dict[Any, Way] = {
         (k, t, False): _way(cpu_extremum, t.value, lines=cpu_extremum.SIDE, whole_rows=True)
         for k, t in EXTREMA
     },
-    **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices") for k, t in EXTREMA},
+    **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices", short=0) for k, t in EXTREMA},
 }
 # By kind and by whether y is read; for extrema by ties.
 BACKWARD: dict[Any, Way] = {
@@ -122,6 +126,7 @@ BACKWARD: dict[Any, Way] = {
         "cumprod_recomputed",
         lines=cpu_product_halves_backward.SIDE,
         whole_rows=True,
+        short=min(SHORT, RECOMPUTED),  # what a longer line keeps has no room of its own
     ),
     (K.LOG_CUMSUM_EXP, True): _way(
         cpu_logsumexp_backward,
@@ -132,7 +137,10 @@ BACKWARD: dict[Any, Way] = {
         chained=cpu_logsumexp_chained.logcumsumexp_backward_chained,
     ),
     (K.LOG_CUMSUM_EXP, False): _way(
-        cpu_logsumexp_recomputed, "logcumsumexp_recomputed", lines=cpu_logsumexp_recomputed.SIDE
+        cpu_logsumexp_recomputed,
+        "logcumsumexp_recomputed",
+        lines=cpu_logsumexp_recomputed.SIDE,
+        short=0,
     ),
     **{
         (k, t): _way(
@@ -172,10 +180,14 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
     loops = along_axis(desc.input_shape, desc.scan_axis, strides)
     n, lines = loops.extent, loops.rest.count
+    in_panels = not loops.columns and 0 < n <= way.short and lines >= FEWEST
     columns = strip = 1
     items, links = lines if n else 0, 0
-    kernel = way.across if loops.columns else way.along
-    if loops.columns:
+    kernel = way.across if loops.columns or in_panels else way.along
+    if in_panels:
+        columns = strip = min(panel_lines(n), way.strip(desc.element))
+        items = -(-lines // strip)
+    elif loops.columns:
         columns, strip = loops.rest.extents[-1], way.strip(desc.element)
         items = lines // columns * -(-columns // strip) if n and columns else 0
     elif way.chained and desc.element in way.sharing and 0 < lines < FEW_LINES and n >= LONG:
@@ -184,7 +196,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     tensors = sum(v is not None for v in views)
     size = n * min(strip, columns) * desc.element.itemsize * tensors
     run = items // way.runs if way.runs else 0
-    grain = 1 if links else max(grain_for(size), run)
+    grain = 1 if links else max(grain_for(size, BYTES_PER_CHUNK << in_panels), run)
     if desc.element is ElementKind.F64 and kernel is way.along:
         grain = -(-grain // way.abreast) * way.abreast
     phase = Phase(kernel, items, grain)
@@ -192,7 +204,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     at_once = way.whole_rows or not loops.columns
     words = (
         *(0,) * (TENSORS_WALKED - len(views)),
-        columns,
+        0 if in_panels else columns,
         strip,
         int(at_once and streams(n * lines * desc.element.itemsize)),
         _flip(desc),

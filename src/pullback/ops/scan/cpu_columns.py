@@ -81,7 +81,7 @@ _FOURS = {
 }
 
 
-def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+def square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Four rows as four columns, and back."""
     size = lane_bytes(rows[0].type)
     low, high = (
@@ -116,14 +116,14 @@ def _columns(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
     rows = rows[::-1] if back else rows
     if lane_bytes(v.type) == 8:
         sides = zip(*(_parts(b, row, 4) for row in rows), strict=True)
-        columns = [c for side in sides for c in _square(b, list(side))]
+        columns = [c for side in sides for c in square(b, list(side))]
         return joined(b, columns[::-1] if back else columns)
     if len(rows) == 4:
         if back:
             rows = [_swapped(b, row) for row in rows]
-        columns = _square(b, rows)
+        columns = square(b, rows)
         return joined(b, columns[::-1] if back else columns)
-    fours = [[_parts(b, c, 4) for c in _square(b, rows[i : i + 4])] for i in (0, 4)]
+    fours = [[_parts(b, c, 4) for c in square(b, rows[i : i + 4])] for i in (0, 4)]
     columns = [joined(b, [four[k][side] for four in fours]) for side in (0, 1) for k in range(4)]
     return joined(b, columns[::-1] if back else columns)
 
@@ -132,19 +132,19 @@ def _rows(b: ir.IRBuilder, v: ir.Value, back: bool) -> ir.Value:
     """The way back."""
     if lane_bytes(v.type) == 4 and v.type.count == 4 * STEPS:
         columns = _parts(b, v, 8)
-        rows = _square(b, columns[::-1] if back else columns)
+        rows = square(b, columns[::-1] if back else columns)
         rows = [_swapped(b, row) for row in rows] if back else rows
         return joined(b, rows[::-1] if back else rows)
     columns = _parts(b, v, v.type.count // STEPS)
     columns = columns[::-1] if back else columns
     if lane_bytes(v.type) == 8:
-        left, right = (_square(b, columns[k : k + 4]) for k in (0, 4))
+        left, right = (square(b, columns[k : k + 4]) for k in (0, 4))
         rows = [joined(b, list(row)) for row in zip(left, right, strict=True)]
     else:
         fours = [_parts(b, c, 4) for c in columns]
         rows = []
         for i in (0, 1):
-            rows += _square(b, [joined(b, [fours[k][i], fours[k + 4][i]]) for k in range(4)])
+            rows += square(b, [joined(b, [fours[k][i], fours[k + 4][i]]) for k in range(4)])
     return joined(b, rows[::-1] if back else rows)
 
 

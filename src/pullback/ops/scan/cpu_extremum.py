@@ -43,6 +43,7 @@ from pullback.cpu.vector import (
     to_i64,
 )
 from pullback.ops.scan.cpu_extremum_halves import holds, store_held
+from pullback.ops.scan.cpu_panels import AS_BEFORE, in_panels
 from pullback.ops.scan.cpu_side_by_side import rows_at
 from pullback.ops.scan.cpu_sum import BLOCK
 
@@ -264,6 +265,17 @@ _first_values, _first_indices = _forward(first_extrema, first_simple, first_wins
 _last_values, _last_indices = _forward(last_extrema, last_simple, last_wins, 1)
 
 
+def _in_panels(values):
+    return in_panels(
+        lambda task, lo, hi: values(task, lo, hi, CELLS_OF_VALUES, ROOM, LINES),
+        BLOCK,
+        {0: AS_BEFORE},
+    )
+
+
+_first_in_panels, _last_in_panels = _in_panels(_first_values), _in_panels(_last_values)
+
+
 @kernel
 def first_along(task, lo, hi):
     _first_values(task, lo, hi, 1, 1, 1)
@@ -271,7 +283,7 @@ def first_along(task, lo, hi):
 
 @kernel
 def first_across(task, lo, hi):
-    _first_values(task, lo, hi, CELLS_OF_VALUES, ROOM, LINES)
+    _first_in_panels(task, lo, hi)
 
 
 @kernel
@@ -281,7 +293,7 @@ def last_along(task, lo, hi):
 
 @kernel
 def last_across(task, lo, hi):
-    _last_values(task, lo, hi, CELLS_OF_VALUES, ROOM, LINES)
+    _last_in_panels(task, lo, hi)
 
 
 @kernel

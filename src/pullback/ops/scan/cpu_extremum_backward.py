@@ -52,6 +52,7 @@ from pullback.ops.scan.cpu_extremum import (
     last_wins,
 )
 from pullback.ops.scan.cpu_extremum_halves import holds
+from pullback.ops.scan.cpu_panels import AS_BEFORE, in_panels
 from pullback.ops.scan.cpu_side_by_side import AHEAD, are_near, ask_ahead
 from pullback.ops.scan.cpu_sum import BLOCK, NAN, one_nan
 
@@ -59,6 +60,7 @@ CHUNK = 2048
 SIDE = 1024  # lines of an item across
 PITCH = SIDE + 32
 CELLS, ROOM = SIDE // LINES, BLOCK * PITCH
+FEW = 2  # lines of a tile across
 # The records of a tile are the bits of one word: step r of line c is bit r * L + c.
 ROWS = 32
 WORDS_ALONG, WORDS_ACROSS = CHUNK // ROWS, CHUNK // BLOCK * CELLS
@@ -180,11 +182,15 @@ def _last_block(tiles, records_and_state, L):
 
 
 def _mixed_across(dx, dy, g, records, size, state, L):
-    """Records are few, and their lines are taken one by one."""
+    """Where records are few, their lines are taken one by one."""
+    left = lines_with_bits(records)
+    if number_of_bits(left) > FEW:
+        s, state = sums_to_records(g, records, state, L)
+        store(dx, size, s, L)
+        return state
     store(dx, size, like(g, 0.0), L)
     before, seen, held = state
     carry = before + total(g, L)
-    left = lines_with_bits(records)
     while left != 0:
         k = lowest_bit(left)
         alone = (steps_of(size, BLOCK), 1)
@@ -207,6 +213,11 @@ def lines_with_bits(records):
     records |= bits_later(records, 2, LINES)
     records |= bits_later(records, 1, LINES)
     return records & first_step(LINES)
+
+
+@op
+def number_of_bits(bits: types.Integer):
+    return types.int64(types.int64), lambda b, bits_: b.ctpop(bits_)
 
 
 @op
@@ -337,7 +348,8 @@ def _backward(record_tile):
                 sweep_back(
                     gradient_tile, dx_, box, pitch, (dy_, marks), steps, lines, sums, rows, L
                 )
-                for c in range(lines):
+                # A single chunk leaves nothing to settle.
+                for c in range(lines if n > CHUNK else 0):
                     ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
                     to = moved((dx,), 0, c)[0]
                     places[c], totals[c] = settled(to, begin, steps, n, ends, places[c], totals[c])
@@ -352,6 +364,17 @@ _first_backward = _backward(first_records)
 _last_backward = _backward(last_records)
 
 
+def _in_panels(scan):
+    return in_panels(
+        lambda task, lo, hi: scan(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES),
+        BLOCK,
+        {0: -0.0, 2: AS_BEFORE},
+    )
+
+
+_first_in_panels, _last_in_panels = _in_panels(_first_backward), _in_panels(_last_backward)
+
+
 @kernel
 def first_backward_along(task, lo, hi):
     _first_backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
@@ -359,7 +382,7 @@ def first_backward_along(task, lo, hi):
 
 @kernel
 def first_backward_across(task, lo, hi):
-    _first_backward(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES)
+    _first_in_panels(task, lo, hi)
 
 
 @kernel
@@ -369,4 +392,4 @@ def last_backward_along(task, lo, hi):
 
 @kernel
 def last_backward_across(task, lo, hi):
-    _last_backward(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES)
+    _last_in_panels(task, lo, hi)

@@ -21,32 +21,33 @@ BOX_ALONG: Final = 4 * 64  # a tile of each tensor
 
 
 @by_type
-def sweep_groups(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
+def sweep_groups(usual, tile, cursors, box, steps, lines, states, rooms, left, W, L):
     """usual(cursors, groups, states, first, rooms, L) -> whether all was done, over groups of whole
     tiles; what it leaves by tile(cursors, size, state, L) -> state. The last `left` steps belong to
     a part then: a tile that looks one step ahead stays inside. The second cursor is the output's.
-    After the last step of a line its state is no longer of use."""
+    After the last step of a line its state is no longer of use. `steps`: how many a line has, and
+    how many more usual tiles may walk across."""
     return _along if L.literal_value == 1 else _across
 
 
-def _along(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
-    rows, straight = columns_rows(W, L), common_step(cursors) != 0
+def _along(usual, tile, cursors, box, steps, lines, states, rooms, left, W, L):
+    rows, straight, n = columns_rows(W, L), common_step(cursors) != 0, steps[0]
     k = 0
     while k < n:
         whole = min((n - k) // rows, GROUPS) if straight else 0
-        steps, here = min(whole * rows if whole > 0 else rows, n - k), moved(cursors, k, 0)
-        at = here if whole > 0 else brought(here, box, steps, rows)
+        some, here = min(whole * rows if whole > 0 else rows, n - k), moved(cursors, k, 0)
+        at = here if whole > 0 else brought(here, box, some, rows)
         if usual(at, max(whole, 1), states, 0, rooms, L):
             if whole == 0:
-                bring_back(here[1], at[1], steps)
+                bring_back(here[1], at[1], some)
         else:
-            for g in range(0, steps, rows):
+            for g in range(0, some, rows):
                 at = moved(here, g, 0)
                 if straight and k + g + rows + left <= n:
                     states[0] = tile(at, None, states[0], L)
                 else:
                     states[0] = tile(at, (n - k - g, 1), states[0], L)
-        k += steps
+        k += some
 
 
 @inlined
@@ -84,10 +85,11 @@ def bring_back(out, kept, steps):
         p[i + k * step] = box[j + k]
 
 
-def _across(usual, tile, cursors, box, n, lines, states, rooms, left, W, L):
+def _across(usual, tile, cursors, box, steps, lines, states, rooms, left, W, L):
     out, first, step, streaming = cursors[1]
+    n, spare = steps
     for k in range(0, n, STEPS):
-        whole = lines // L if k + STEPS <= n else 0
+        whole = lines // L if k + STEPS <= n + spare else 0
         for c in range(0, lines, GROUPS * L):
             groups, here = min(GROUPS, whole - c // L), boxed(cursors, box, k, c)
             done = 0

@@ -14,10 +14,10 @@ from numba import types
 
 from pullback.cpu.elementary import per_type
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer
+from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import STORAGE, fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
-from pullback.cpu.sweep import cursor, length, strip_of
+from pullback.cpu.sweep import OPTION, cursor, length, strip_of
 from pullback.cpu.tile_blocks import block_by_block
 from pullback.cpu.tiles import (
     by_type,
@@ -77,6 +77,7 @@ from pullback.ops.scan.cpu_exponents import (
     shrunk,
 )
 from pullback.ops.scan.cpu_groups import BOX_ACROSS, BOX_ALONG, sweep_groups
+from pullback.ops.scan.cpu_panels import AS_BEFORE, in_panels
 
 CELLS = 128
 INFINITY, NAN = math.inf, math.nan
@@ -355,9 +356,8 @@ def _logcumsumexp(task, lo, hi, cells, room, L):
         for c in range(0, lines, L):
             begin = load_wide(moved(at, 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
             states[c // L] = start_of(p, begin)
-        sweep_groups(
-            usual_log_sums, log_sum_tile, at, box, length(task), lines, states, rooms, 0, W, L
-        )
+        steps = length(task), word(task, OPTION)
+        sweep_groups(usual_log_sums, log_sum_tile, at, box, steps, lines, states, rooms, 0, W, L)
     fence()
 
 
@@ -366,6 +366,14 @@ def logcumsumexp_along(task, lo, hi):
     _logcumsumexp(task, lo, hi, 1, BOX_ALONG, 1)
 
 
+@inlined
+def _across(task, lo, hi):
+    _logcumsumexp(task, lo, hi, CELLS, BOX_ACROSS, lines_across(pointer(task, TENSORS)))
+
+
+_in_panels = in_panels(_across, STEPS, {0: AS_BEFORE}, spare=True)
+
+
 @kernel
 def logcumsumexp_across(task, lo, hi):
-    _logcumsumexp(task, lo, hi, CELLS, BOX_ACROSS, lines_across(pointer(task, TENSORS)))
+    _in_panels(task, lo, hi)

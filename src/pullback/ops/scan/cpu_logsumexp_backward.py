@@ -2,15 +2,16 @@
 cpu_logsumexp_recomputed."""
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer
+from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
-from pullback.cpu.sweep import cursor, length, strip_of
+from pullback.cpu.sweep import OPTION, cursor, length, strip_of
 from pullback.cpu.tiles import load_wide, moved, stack
 from pullback.cpu.vector import half, to_f64
 from pullback.ops.scan.cpu_columns import (
     GROUPS,
     PARTS,
+    STEPS,
     as_met,
     compute_lanes,
     zero_tile,
@@ -19,6 +20,7 @@ from pullback.ops.scan.cpu_decay_pairs import first_state, started
 from pullback.ops.scan.cpu_decays import decay_tile, usual_decays
 from pullback.ops.scan.cpu_groups import BOX_ACROSS, BOX_ALONG, sweep_groups
 from pullback.ops.scan.cpu_logsumexp import CELLS
+from pullback.ops.scan.cpu_panels import AS_BEFORE, in_panels
 
 
 @inlined
@@ -50,7 +52,8 @@ def _logcumsumexp_backward(task, lo, hi, cells, room, L):
         for c in range(0, lines, L):
             size = (1, min(lines - c, L))
             states[c // L] = started(x, load_wide(moved(at, 0, c)[3], size, 0.0, 1, L))
-        sweep_groups(usual_decays, decay_tile, at, box, length(task), lines, states, rooms, 1, W, L)
+        steps = length(task), word(task, OPTION)
+        sweep_groups(usual_decays, decay_tile, at, box, steps, lines, states, rooms, 1, W, L)
     fence()
 
 
@@ -59,6 +62,15 @@ def logcumsumexp_backward_along(task, lo, hi):
     _logcumsumexp_backward(task, lo, hi, 1, BOX_ALONG, 1)
 
 
+@inlined
+def _across(task, lo, hi):
+    _logcumsumexp_backward(task, lo, hi, CELLS, BOX_ACROSS, compute_lanes(pointer(task, TENSORS)))
+
+
+_fills = {0: AS_BEFORE, 2: AS_BEFORE, 3: AS_BEFORE}
+_in_panels = in_panels(_across, STEPS, _fills, spare=True)
+
+
 @kernel
 def logcumsumexp_backward_across(task, lo, hi):
-    _logcumsumexp_backward(task, lo, hi, CELLS, BOX_ACROSS, compute_lanes(pointer(task, TENSORS)))
+    _in_panels(task, lo, hi)

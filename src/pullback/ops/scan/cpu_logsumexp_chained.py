@@ -155,7 +155,9 @@ def logcumsumexp_chained(task, lo, hi):
             for g in range(0, tiles, GROUPS):
                 logs_of_blocks(at, (g, min(g + GROUPS, tiles)), states, 0, rooms, 1)
         else:
-            sweep_groups(usual_log_sums, log_sum_tile, at, box, steps, 1, states, rooms, 0, W, 1)
+            sweep_groups(
+                usual_log_sums, log_sum_tile, at, box, (steps, 0), 1, states, rooms, 0, W, 1
+            )
             _pass_on_sum(link, chunk, states[0])
     fence()
 
@@ -217,6 +219,8 @@ def logcumsumexp_backward_chained(task, lo, hi):
         else:
             states[0] = t, k, center
             left = 1 if ends else 0
-            sweep_groups(usual_decays, decay_tile, at, box, steps, 1, states, rooms, left, W, 1)
+            sweep_groups(
+                usual_decays, decay_tile, at, box, (steps, 0), 1, states, rooms, left, W, 1
+            )
             _pass_on_decay(link, chunk, states[0])
     fence()

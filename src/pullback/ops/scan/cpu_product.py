@@ -9,13 +9,13 @@ import math
 
 from numba import types
 
-from pullback.cpu.emit import inlined
+from pullback.cpu.emit import inlined, op
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import STORAGE, fence, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.sweep import cursor, length, strip_of, sweep
 from pullback.cpu.tile_blocks import in_blocks
-from pullback.cpu.tiles import by_type, lines_across, moved, stack
+from pullback.cpu.tiles import Pointer, by_type, lines_across, literal, moved, stack
 from pullback.cpu.vector import (
     absolute,
     any_lane,
@@ -33,6 +33,8 @@ from pullback.ops.scan.cpu_abreast import (
     store_steps,
     sweep_abreast,
 )
+from pullback.ops.scan.cpu_octets import OCTET
+from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_product_halves import cumprod_of_halves, products, scaled, times
 from pullback.ops.scan.cpu_quads import (
     chained,
@@ -186,6 +188,19 @@ def cumprod_along(task, lo, hi):
     _cumprod(task, lo, hi, 1, 1)
 
 
+@op
+def rows_of_products(p: Pointer):
+    """Steps of a tile across: a quad, or of halves an octet."""
+    return literal(OCTET if STORAGE[p.dtype].wide == types.float32 else EXACT_STEPS, p)
+
+
+_in_panels = in_panels(
+    lambda task, lo, hi: _cumprod(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS))),
+    rows_of_products,
+    {0: 1.0},
+)
+
+
 @kernel
 def cumprod_across(task, lo, hi):
-    _cumprod(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS)))
+    _in_panels(task, lo, hi)

@@ -39,6 +39,7 @@ from pullback.ops.scan.cpu_abreast import (
     store_steps,
     sweep_abreast,
 )
+from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_product import (
     EXACT_STEPS,
     INFINITY,
@@ -48,6 +49,7 @@ from pullback.ops.scan.cpu_product import (
     left_range,
     one_nan_each,
     ones,
+    rows_of_products,
 )
 from pullback.ops.scan.cpu_product_halves import multiplied, selected
 from pullback.ops.scan.cpu_quads import (
@@ -335,6 +337,14 @@ def cumprod_backward_along(task, lo, hi):
     _cumprod_backward(task, lo, hi, 1, 1, 1)
 
 
+@inlined
+def _across(task, lo, hi):
+    _cumprod_backward(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS)))
+
+
+_in_panels = in_panels(_across, rows_of_products, {0: 0.0, 2: 1.0, 3: 1.0})
+
+
 @kernel
 def cumprod_backward_across(task, lo, hi):
-    _cumprod_backward(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS)))
+    _in_panels(task, lo, hi)

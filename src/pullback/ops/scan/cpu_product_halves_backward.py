@@ -47,6 +47,7 @@ from pullback.ops.scan.cpu_octets import (
     sweep_octets,
     sweep_octets_back,
 )
+from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_product_backward import affine
 from pullback.ops.scan.cpu_product_halves import (
     LARGE,
@@ -361,6 +362,14 @@ def cumprod_recomputed_along(task, lo, hi):
     _cumprod_recomputed(task, lo, hi, CHUNK, 1, SAVED, 1, 1)
 
 
+@inlined
+def _across(task, lo, hi):
+    _cumprod_recomputed(task, lo, hi, CHUNK_ACROSS, CELLS, SAVED_ACROSS, ROOM, 8)
+
+
+_in_panels = in_panels(_across, OCTET, {0: 0.0, 2: 1.0})
+
+
 @kernel
 def cumprod_recomputed_across(task, lo, hi):
-    _cumprod_recomputed(task, lo, hi, CHUNK_ACROSS, CELLS, SAVED_ACROSS, ROOM, 8)
+    _in_panels(task, lo, hi)

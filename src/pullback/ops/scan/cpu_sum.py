@@ -34,6 +34,7 @@ from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, 
 from pullback.ops.scan.cpu_columns import as_met
 from pullback.ops.scan.cpu_octets import both_quads, load_octets, quads, store_octets
 from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
+from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_quads import chained, chained_back
 from pullback.ops.scan.cpu_side_by_side import rows_at
 
@@ -314,9 +315,21 @@ def cumsum_along(task, lo, hi):
     _cumsum(task, lo, hi, 1, 1, 1)
 
 
+@inlined
+def _rows_across(p):
+    return sum_rows(p, lines_across(p))
+
+
+_in_panels = in_panels(
+    lambda task, lo, hi: _cumsum(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS))),
+    _rows_across,
+    {0: -0.0},
+)
+
+
 @kernel
 def cumsum_across(task, lo, hi):
-    _cumsum(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS)))
+    _in_panels(task, lo, hi)
 
 
 @inlined
