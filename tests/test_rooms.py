@@ -93,6 +93,17 @@ def test_importing_pullback_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_name_imports_its_family_alone() -> None:
+    code = (
+        "import sys, pullback; pullback.lerp; "
+        "print([f for f in pullback._FAMILIES if f'pullback.ops.{f}' in sys.modules], "
+        "hasattr(pullback, 'nonsense'), "
+        "pullback.SegmentSumPlan.__name__, 'cumsum' in dir(pullback))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['lerp'] False SegmentSumPlan True"
+
+
 def test_every_public_name_is_documented() -> None:
     for name in pullback.__all__:
         assert getattr(pullback, name).__doc__, name

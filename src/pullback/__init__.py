@@ -6,8 +6,8 @@ are loaded when first used.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from pullback import ops as _ops
@@ -79,31 +79,41 @@ _VOCABULARY = [
     "set_num_threads",
 ]
 
-# The folders of ops/ are the registry. They are imported when the first of their names is used.
-_FAMILIES = tuple(sorted(module.name for module in iter_modules(_ops.__path__) if module.ispkg))
+# The folders of ops/ are the registry. Each is imported when the first of its names is used.
+_PAGES = {
+    folder.name: page
+    for folder in sorted(os.scandir(_ops.__path__[0]), key=lambda folder: folder.name)
+    if os.path.isfile(page := os.path.join(folder.path, "__init__.py"))
+}
+_FAMILIES = tuple(_PAGES)
 
 
-def _load() -> dict[str, Any]:
-    """Import every family and make its public names attributes of this package."""
-    for family in _FAMILIES:
-        module = import_module(f"pullback.ops.{family}")
-        names = {name: getattr(module, name) for name in module.__all__}
-        globals().update({name: getattr(value, "face", value) for name, value in names.items()})
-    globals()["__all__"] = [
-        *_VOCABULARY,
-        *(n for f in _FAMILIES for n in import_module(f"pullback.ops.{f}").__all__),
-    ]
-    return globals()
+def _load(family: str) -> list[str]:
+    """Import a family and make its public names, which are returned, attributes of this package."""
+    module = import_module(f"pullback.ops.{family}")
+    names: list[str] = module.__all__
+    values = {name: getattr(module, name) for name in names}
+    globals().update({name: getattr(value, "face", value) for name, value in values.items()})
+    return names
+
+
+def _spells(family: str, name: str) -> bool:
+    """Whether the front page of a family has this name: then it is asked first, not all of them."""
+    with open(_PAGES[family], encoding="utf-8") as page:
+        return f'"{name}"' in page.read()
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(name)
-    public = _load()
-    if name in public:
-        return public[name]
+    if name == "__all__":
+        globals()[name] = [*_VOCABULARY, *(n for family in _FAMILIES for n in _load(family))]
+        return globals()[name]
+    if not name.startswith("__"):
+        for family in sorted(_FAMILIES, key=lambda family: not _spells(family, name)):
+            _load(family)
+            if name in globals():
+                return globals()[name]
     raise AttributeError(f"module 'pullback' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_load()["__all__"])
+    return sorted(__getattr__("__all__"))

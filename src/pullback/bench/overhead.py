@@ -7,7 +7,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -89,10 +90,18 @@ def _started(code: str, times: int = 5) -> float:
     return statistics.median([_child(code) for _ in range(times + 1)][1:])
 
 
+@cache
+def _bytecode() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="pullback-bytecode-")
+
+
 def _child(code: str, without: str = "") -> float:
-    """The number that a new process prints, one that lacks a variable of the environment."""
+    """The number that a new process prints, one that lacks a variable of the environment. It finds
+    bytecode, as a process does where packages are installed, also if none may be written here."""
     command, around = [sys.executable, "-c", code], environment()
-    around.pop(without, None)
+    around["PYTHONPYCACHEPREFIX"] = _bytecode().name
+    for name in (without, "PYTHONDONTWRITEBYTECODE"):
+        around.pop(name, None)
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=around)
     return float(done.stdout)
 

@@ -14,9 +14,7 @@ import ctypes
 import operator
 import os
 import sys
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
@@ -114,9 +112,11 @@ def _load() -> _Native:
     with global_compiler_lock:
         if _native is None:
             from llvmlite.binding import add_symbol, address_of_symbol
+            from numba.core.registry import cpu_target
 
             from pullback.cpu import workers
 
+            cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
             state = immortal(workers.STATE_BYTES)
             add_symbol(workers.SYMBOL, state)
             for name in workers.LINUX_ONLY:
@@ -130,6 +130,8 @@ def _load() -> _Native:
 
 def _reset(native: _Native) -> None:
     """An empty pool: no worker, no job, no slot taken."""
+    from threading import main_thread
+
     from pullback.cpu import team, workers
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
@@ -142,7 +144,7 @@ def _reset(native: _Native) -> None:
     word(native.state + workers.LEND).value = native.lend
     for place, name in team.NAMES.items():
         ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
-    owner = 0 if _was_forked() else threading.main_thread().ident
+    owner = 0 if _was_forked() else main_thread().ident
     word(native.state + workers.TEAM + team.OWNER).value = owner or 0
     # Without Linux's wait queue no worker can start, and callers do all the work.
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
@@ -151,7 +153,8 @@ def _reset(native: _Native) -> None:
 def _was_forked() -> bool:
     """Whether this process is the copy of another, not started with a program of its own."""
     try:
-        status = Path("/proc/self/stat").read_bytes()
+        with open("/proc/self/stat", "rb") as file:
+            status = file.read()
     except OSError:
         return True  # not Linux: nobody knows
     return bool(int(status.rpartition(b")")[2].split()[6]) & _FORKED)

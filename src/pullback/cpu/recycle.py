@@ -21,13 +21,15 @@ import os
 import sys
 from functools import cache, lru_cache
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pullback.contract.errors import InvalidProblem
 from pullback.cpu.pool import immortal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _SMALLEST: Final = 1 << 17  # smaller ones the C library keeps; larger ones it may give back at once
 _DEFAULT_LIMIT: Final = 1 << 30
