@@ -38,8 +38,9 @@ from pullback.ops.scan import (
     cpu_product_halves_backward,
     cpu_sum,
 )
-from pullback.ops.scan.contract import RECOMPUTED, keeps_y
+from pullback.ops.scan.contract import keeps_y
 from pullback.ops.scan.cpu_panels import panel_lines
+from pullback.ops.scan.recomputed import RECOMPUTED
 from pullback.tensor.layout import along_axis
 
 VECTOR_BYTES = 32
