@@ -68,6 +68,7 @@ WORKLOADS = (
     _large("zipf 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16, _zipf)),
     _large("zipf 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16, _zipf), **_HALVES),
     _large("uniform 50kx256", LOOKUP, _lookup(50_000, 256, 1 << 16)),
+    *(_large(f"uniform 50kx{d}", LOOKUP, _lookup(50_000, d, 1 << 16)) for d in (100, 300)),
     _large("dense 1Mx64", LOOKUP, _lookup(1_000_000, 64, 1 << 16), directions=("backward",)),
     _large(
         "sparse 1Mx64", LOOKUP, _lookup(1_000_000, 64, 1 << 16),

@@ -75,6 +75,7 @@ WORKLOADS = (
         "unsorted 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
         tags=frozenset({"step"}),
     ),
+    Workload("sorted 1Mx5", _MAIN, _rows(1_000_000, 5, 10_000), take_columns),
     Workload(
         "prepared 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
         prepare=_prepared, peers=(),

@@ -11,7 +11,7 @@ from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.kinds import IndexPolicy
-from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
+from pullback.cpu.program import Phase, Program, bits_of, grain_for
 from pullback.ops.embedding import cpu_bag as bag
 from pullback.ops.embedding import cpu_bag_max as maxima
 from pullback.ops.embedding.contract import check_weights
@@ -26,6 +26,7 @@ from pullback.ops.segment.cpu import (
     id_tables,
     last_id,
     long_tables,
+    past_caches,
     piece,
     position_row,
     sort_phases,
@@ -84,7 +85,7 @@ def embedding(
         at.LAST: last_id(desc.num_embeddings, ids),
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: weight.strides[0],
-        at.STREAMING: at.IN_ORDER if streams(nbytes * desc.num_indices) else 0,
+        at.STREAMING: at.IN_ORDER if past_caches(nbytes, desc.num_indices) else 0,
     }
     check = check_phases(values) if values[at.STRICT] and offsets is None else ()
     columns = at.last_axis([weight, out])
@@ -109,7 +110,7 @@ def embedding_backward(
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: dweight.strides[0],
     }
-    if streams(nbytes * desc.num_embeddings) and not desc.accumulate:
+    if past_caches(nbytes, desc.num_embeddings) and not desc.accumulate:
         values[at.STREAMING] = at.IN_ORDER
     phases = () if prepared else sort_phases(values)
     if desc.embedding_dim:

@@ -39,6 +39,7 @@ MOST_BUCKETS, WIDEST_BUCKET = 1 << 10, 23
 # Of rows that make a piece of the walk: a core that stays with its rows for long finds them faster,
 # but there must be pieces enough to share.
 LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
+LINE_BYTES = 64  # of the caches
 LEAST_COPIED = 1 << 21  # of a piece of rows that are only copied: fewer take longer by two threads
 
 _ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
@@ -134,6 +135,12 @@ def piece(count: int, row_bytes: int, least: int = LEAST_PIECE) -> int:
     """How many of so many rows are walked in one go."""
     nbytes = min(max(count * row_bytes // PIECES, least), LARGEST_PIECE)
     return grain_for(row_bytes, nbytes)
+
+
+def past_caches(row_bytes: int, rows: int) -> bool:
+    """Whether rows written in order go past the caches: only where they are whole lines. What a row
+    has besides is written the usual way, and a line that is written both ways takes longest."""
+    return streams(row_bytes * rows) and row_bytes % LINE_BYTES == 0
 
 
 def gather_phase(values: Values, columns: AxisLoops, row_bytes: int) -> Phase:
@@ -240,7 +247,7 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
         at.SEGMENT_ROW: per_segment.strides[0],
         at.SAVED_ROW: tensors[-1].strides[0],
         at.DIVIDE: int(traits.reduction == "mean"),
-        at.STREAMING: _alignment(traits, values) if streams(nbytes * target.extents[0]) else 0,
+        at.STREAMING: _alignment(traits, values, nbytes, target.extents[0]),
         at.SIGN: bits_of(-1.0 if traits.reduction == "min" else 1.0),
         at.TIES: TIES[getattr(desc, "ties", TieRule.FIRST)],
     }
@@ -253,9 +260,11 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     return Program(phases, words, ids.element)
 
 
-def _alignment(traits: Traits, values: Values) -> int:
+def _alignment(traits: Traits, values: Values, row_bytes: int, rows: int) -> int:
     scattered = traits.backward and traits.reduction != "sum" and values[at.ORDER_AT] != at.NOWHERE
-    return at.AT_RANDOM if scattered else at.IN_ORDER
+    if scattered:
+        return at.AT_RANDOM if streams(row_bytes * rows) else 0
+    return at.IN_ORDER if past_caches(row_bytes, rows) else 0
 
 
 def _phases(
