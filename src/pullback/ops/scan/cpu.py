@@ -14,7 +14,7 @@ quads (`cpu_octets`) or as even and odd ones (`cpu_pairs`), f64 a line to each l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -24,20 +24,6 @@ from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
-from pullback.ops.scan import (
-    cpu_extremum,
-    cpu_extremum_backward,
-    cpu_extremum_chained,
-    cpu_logsumexp,
-    cpu_logsumexp_backward,
-    cpu_logsumexp_chained,
-    cpu_logsumexp_recomputed,
-    cpu_product,
-    cpu_product_backward,
-    cpu_product_chained,
-    cpu_product_halves_backward,
-    cpu_sum,
-)
 from pullback.ops.scan.contract import keeps_y
 from pullback.ops.scan.cpu_panels import panel_lines
 from pullback.ops.scan.recomputed import RECOMPUTED
@@ -62,7 +48,7 @@ class Way:
     lines: int = 0  # in a strip, where a kernel has room for so many only
     against: bool = False  # the scan's direction
     chained: Kernel | None = None  # threads share a line,
-    chunk: int = cpu_sum.CHUNK  # this long a part at a time,
+    chunk: int = 0  # this long a part at a time,
     links: int = 1  # and hand so many links' words to the next,
     sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
@@ -78,94 +64,118 @@ def _way(room: ModuleType, name: str, **traits: Any) -> Way:
     return Way(getattr(room, f"{name}_along"), getattr(room, f"{name}_across"), **traits)
 
 
-EXTREMA = tuple(product((K.CUMMAX, K.CUMMIN), (TieRule.FIRST, TieRule.LAST)))
-_SHARED = {
-    "chunk": cpu_logsumexp_chained.CHUNK,
-    "links": cpu_logsumexp_chained.LINKS,
-    "runs": 256,
-}
-# By kind, for extrema also by ties, and by whether positions are wanted.
-FORWARD: dict[Any, Way] = {
-    K.CUMSUM: _way(
-        cpu_sum,
+# Ways forward: of extrema by ties and by whether positions are wanted, else one. Ways backward: of
+# extrema by ties, else by whether y is read.
+Ways = tuple[dict[Any, Way], dict[Any, Way]]
+
+
+def _sums() -> Ways:
+    from pullback.ops.scan import cpu_sum as sums
+
+    way = _way(
+        sums,
         "cumsum",
-        lines=cpu_sum.SIDE,
+        lines=sums.SIDE,
         runs=256,
         whole_rows=True,
-        chained=cpu_sum.cumsum_chained,
-    ),
-    K.CUMPROD: _way(cpu_product, "cumprod", abreast=cpu_product.ABREAST, runs=256),
-    K.LOG_CUMSUM_EXP: _way(
-        cpu_logsumexp,
-        "logcumsumexp",
-        vectors=128,
-        whole_rows=True,
-        **_SHARED,
-        chained=cpu_logsumexp_chained.logcumsumexp_chained,
-    ),
-    **{
-        (k, t, False): _way(cpu_extremum, t.value, lines=cpu_extremum.SIDE, whole_rows=True)
-        for k, t in EXTREMA
-    },
-    **{(k, t, True): _way(cpu_extremum, f"{t.value}_indices", short=0) for k, t in EXTREMA},
-}
-# By kind and by whether y is read; for extrema by ties.
-BACKWARD: dict[Any, Way] = {
-    (K.CUMSUM, False): replace(FORWARD[K.CUMSUM], against=True),
-    (K.CUMPROD, True): _way(
-        cpu_product_backward,
-        "cumprod_backward",
-        lines=cpu_product_backward.SIDE,
-        whole_rows=True,
-        abreast=cpu_product_backward.ABREAST,
-        chained=cpu_product_chained.cumprod_backward_chained,
-        chunk=cpu_product_chained.CHUNK,
-        sharing=(ElementKind.F32,),
-    ),
-    (K.CUMPROD, False): _way(
-        cpu_product_halves_backward,
-        "cumprod_recomputed",
-        lines=cpu_product_halves_backward.SIDE,
-        whole_rows=True,
-        short=min(SHORT, RECOMPUTED),  # what a longer line keeps has no room of its own
-    ),
-    (K.LOG_CUMSUM_EXP, True): _way(
-        cpu_logsumexp_backward,
-        "logcumsumexp_backward",
-        whole_rows=True,
-        against=True,
-        **_SHARED,
-        chained=cpu_logsumexp_chained.logcumsumexp_backward_chained,
-    ),
-    (K.LOG_CUMSUM_EXP, False): _way(
-        cpu_logsumexp_recomputed,
-        "logcumsumexp_recomputed",
-        lines=cpu_logsumexp_recomputed.SIDE,
-        short=0,
-    ),
-    **{
-        (k, t): _way(
-            cpu_extremum_backward,
-            f"{t.value}_backward",
-            lines=cpu_extremum_backward.SIDE,
+        chained=sums.cumsum_chained,
+        chunk=sums.CHUNK,
+    )
+    return {None: way}, {False: replace(way, against=True)}
+
+
+def _products() -> Ways:
+    from pullback.ops.scan import cpu_product as products
+    from pullback.ops.scan import cpu_product_backward as kept
+    from pullback.ops.scan import cpu_product_chained as shared
+    from pullback.ops.scan import cpu_product_halves_backward as recomputed
+
+    return {None: _way(products, "cumprod", abreast=products.ABREAST, runs=256)}, {
+        True: _way(
+            kept,
+            "cumprod_backward",
+            lines=kept.SIDE,
             whole_rows=True,
-            chained=getattr(cpu_extremum_chained, f"{t.value}_backward_chained"),
-            chunk=cpu_extremum_chained.SPAN,
-            links=cpu_extremum_chained.LINKS,
+            abreast=kept.ABREAST,
+            chained=shared.cumprod_backward_chained,
+            chunk=shared.CHUNK,
+            sharing=(ElementKind.F32,),
+        ),
+        False: _way(
+            recomputed,
+            "cumprod_recomputed",
+            lines=recomputed.SIDE,
+            whole_rows=True,
+            short=min(SHORT, RECOMPUTED),  # what a longer line keeps has no room of its own
+        ),
+    }
+
+
+def _log_sums() -> Ways:
+    from pullback.ops.scan import cpu_logsumexp as sums
+    from pullback.ops.scan import cpu_logsumexp_backward as kept
+    from pullback.ops.scan import cpu_logsumexp_chained as shared
+    from pullback.ops.scan import cpu_logsumexp_recomputed as recomputed
+
+    traits: dict[str, Any] = {
+        "whole_rows": True,
+        "chunk": shared.CHUNK,
+        "links": shared.LINKS,
+        "runs": 256,
+    }
+    along, back = shared.logcumsumexp_chained, shared.logcumsumexp_backward_chained
+    return {None: _way(sums, "logcumsumexp", vectors=128, chained=along, **traits)}, {
+        True: _way(kept, "logcumsumexp_backward", against=True, chained=back, **traits),
+        False: _way(recomputed, "logcumsumexp_recomputed", lines=recomputed.SIDE, short=0),
+    }
+
+
+def _extrema() -> Ways:
+    from pullback.ops.scan import cpu_extremum as extrema
+    from pullback.ops.scan import cpu_extremum_backward as places
+    from pullback.ops.scan import cpu_extremum_chained as shared
+
+    values = {(t, False): _way(extrema, t.value, lines=extrema.SIDE, whole_rows=True) for t in TIES}
+    positions = {(t, True): _way(extrema, f"{t.value}_indices", short=0) for t in TIES}
+    return values | positions, {
+        t: _way(
+            places,
+            f"{t.value}_backward",
+            lines=places.SIDE,
+            whole_rows=True,
+            chained=getattr(shared, f"{t.value}_backward_chained"),
+            chunk=shared.SPAN,
+            links=shared.LINKS,
         )
-        for k, t in EXTREMA
-    },
+        for t in TIES
+    }
+
+
+TIES = (TieRule.FIRST, TieRule.LAST)
+_OF = {
+    K.CUMSUM: _sums,
+    K.CUMPROD: _products,
+    K.LOG_CUMSUM_EXP: _log_sums,
+    K.CUMMAX: _extrema,
+    K.CUMMIN: _extrema,
 }
+
+
+@cache
+def _ways(kind: ScanKind) -> Ways:
+    """The kernels of a kind are imported when the first of them is needed."""
+    return _OF[kind]()
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
-    wide = (desc.kind, desc.ties, indices is not None)
-    return _program(desc, [x, y, indices], FORWARD.get(wide) or FORWARD[desc.kind])
+    ways, _ = _ways(desc.kind)
+    way = ways.get((desc.ties, indices is not None)) or ways[None]
+    return _program(desc, [x, y, indices], way)
 
 
 def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
-    kept = y if keeps_y(desc) else None
-    way = BACKWARD.get((desc.kind, desc.ties)) or BACKWARD[desc.kind, kept is not None]
+    kept, (_, ways) = y if keeps_y(desc) else None, _ways(desc.kind)
+    way = ways.get(desc.ties) or ways[kept is not None]
     return _program(desc, [dy, dx, x, kept], way)
 
 
