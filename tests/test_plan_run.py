@@ -61,6 +61,21 @@ def test_strangers_are_left_to_python(name: str) -> None:
     assert plan._quickly(CPU, NONE, args()) is True
 
 
+@pytest.mark.parametrize("threads", [2**40, 2**63, 10**30])
+def test_more_threads_than_a_word_can_count(threads: int) -> None:
+    plan, before = a_plan(), pb.get_num_threads()
+    try:
+        pb.set_num_threads(threads)
+        assert pb.get_num_threads() > before
+        for stream in (CPU, Stream.cpu(threads)) * 2:
+            given = args()
+            plan.run(stream, NONE, given)
+            assert same_bits(given.y, SUMS)
+        assert not plan._quickly(Stream("cpu", 2**63), NONE, args())
+    finally:
+        pb.set_num_threads(before)
+
+
 def test_what_was_taken_away_is_missed() -> None:
     plan, given, bare = a_plan(), args(), Workspace.of(bytearray(8))
     plan.run(CPU, NONE, given)

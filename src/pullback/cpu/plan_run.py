@@ -51,10 +51,15 @@ def _number(value, name):
 
 @register_jitable
 def _threads(record, stream):
-    """How many a stream has: its own number, or everybody's."""
+    """How many a stream has: its own number, or everybody's; -1 if that is no number."""
     found = attribute(stream, record[THREADS_OF])
     drop(found)  # the stream has it
-    return at(record[THREADS])[0] if found == record[NOTHING] else as_integer(found)
+    if found == record[NOTHING]:
+        return at(record[THREADS])[0]
+    number = as_integer(found)
+    if number == -1:
+        clear_error()
+    return number
 
 
 @register_jitable
@@ -87,7 +92,8 @@ def _has_run(record, stream, workspace, args):
     held, status = _find(record, args, values, tensors), STRANGE
     if held == at(record[DOOR])[SLOTS]:
         address, threads = _number(workspace, record[ADDRESS_OF]), _threads(record, stream)
-        status = launch_with_lock(record[DOOR], address, threads, tensors)
+        if threads > 0:
+            status = launch_with_lock(record[DOOR], address, threads, tensors)
     for number in range(held):
         drop(values[number])
     return status == 0

@@ -50,7 +50,7 @@ def set_num_threads(n: int) -> None:
     """Let every call of this process use up to `n` threads, the calling one included."""
     if isinstance(n, bool) or not hasattr(n, "__index__") or operator.index(n) < 1:
         raise InvalidProblem("set_num_threads", "n", _WANTED, repr(n))
-    _threads.value = operator.index(n)
+    _threads.value = min(operator.index(n), sys.maxsize)
 
 
 def get_num_threads() -> int:
@@ -94,7 +94,7 @@ def _default_threads() -> int:
         return len(_cores())
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise InvalidProblem("get_num_threads", _VARIABLE, _WANTED, repr(text))
-    return int(text)
+    return min(int(text), sys.maxsize)
 
 
 def _cores() -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ class Stream:
     def cpu(threads: int | None = None) -> Stream:
         if threads is not None and (not is_index(threads) or threads < 1):
             raise InvalidProblem("Stream.cpu", "threads", "an integer >= 1 or None", repr(threads))
-        return Stream("cpu", None if threads is None else int(threads))
+        return Stream("cpu", None if threads is None else min(int(threads), sys.maxsize))
 
     @staticmethod
     def cuda(device: int = 0, handle: int | None = None) -> Stream:
