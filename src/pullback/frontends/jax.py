@@ -44,7 +44,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     )
     try:
         compiled = _CALLS.get(key)
-    except TypeError:  # an unhashable argument, which the function names
+    except (TypeError, ValueError):  # an unhashable argument, which the function names
         _site(function, args, options).call(arrays)
         raise
     if compiled is None:

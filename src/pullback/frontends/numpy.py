@@ -32,7 +32,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     key = _key(function, args, options, out)
     try:
         ready = _READY.get(key)
-    except TypeError:  # an unhashable argument: binding names it
+    except (TypeError, ValueError):  # an unhashable argument: binding names it
         ready = None
     if ready is None and any(family_of(v) in (JAX, TRACED) for v in (*args, *options.values())):
         return FRONT_ENDS["jax"]()(function, args, options, out)  # NumPy arrays among JAX's

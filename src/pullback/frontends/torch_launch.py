@@ -90,7 +90,7 @@ def entry_of(
     found = tuple(key)
     try:
         entry = _ENTRIES.get(found)
-    except TypeError:  # an unhashable argument: binding names it
+    except (TypeError, ValueError):  # an unhashable argument: binding names it
         entry = None
     if entry is None:
         ready = prepare(function, args, options, out, _maker)

@@ -136,7 +136,7 @@ class Plan(Generic[D, A]):
         try:
             key = (cls, desc, pref, stream.device, *_exactly(desc))
             found = cls._selected.get(key)
-        except (TypeError, AttributeError):
+        except (TypeError, ValueError, AttributeError):
             found = None  # an unhashable field or another object: the validation below names it
         if found is None:
             plan = cls._choose(stream, desc, pref)
