@@ -12,11 +12,11 @@ import pytest
 
 from pullback.bench import accuracy, compete, growth, machine, memory, peers, run
 from pullback.bench.compete import verdict
-from pullback.bench.figures import At, ahead, as_exact, never_behind, no_slower, of_copy
+from pullback.bench.figures import At, ahead, as_exact, into, never_behind, no_slower, of_copy
 from pullback.bench.inventory import descriptors, entries, plans
 from pullback.bench.problem import Problem
 from pullback.bench.race import Effort, Timing, copy_of, race, summary
-from pullback.bench.results import Accuracy, FigureResult, Results, RowResult, compare
+from pullback.bench.results import Accuracy, FigureResult, Ratio, Results, RowResult, compare
 from pullback.bench.workload import (
     BF16,
     BOTH,
@@ -246,6 +246,22 @@ def test_growth_and_scaling() -> None:
     assert growth.scaling(_row(), 2, HASTE).same_bits
 
 
+def test_two_rows_of_ours_take_turns() -> None:
+    small = [row for row in rows_of(families()["lerp"]) if "small" in row.workload.tags]
+    one, other = (At(row.op, row.direction, row.workload.name) for row in small[:2])
+    found = compete.in_turns("lerp", "size", one, into(other), HASTE)
+    assert (found.family, found.text) == ("lerp", "size")
+    assert min(found.over, found.under) > 0
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
+def test_every_pair_of_a_figure_is_two_rows(family: Any) -> None:
+    keys = {row.key for row in rows_of(family)}
+    for figure in family.figures:
+        for at in figure.pair or ():
+            assert (at.op, at.direction, at.workload, at.dtype) in keys, figure.text
+
+
 @pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
 def test_every_row_can_be_laid_out(family: Any) -> None:
     """Blank inputs: shapes, options and saved tensors fit the functions, at the smallest size."""
@@ -282,7 +298,8 @@ def _result(op: str, workload: str = "4096x4096", dtype: str = "f32", **times: f
 def _results() -> Results:
     found = Results({"commit": "x", "threads": 2})
     found.add(_result("cumsum", pullback=2.0, pullback_out=1.0, copy=0.8, torch=10.0, jax=1.0))
-    found.add(_result("cumsum", "axis 0", pullback=3.0, pullback_out=1.5, copy=0.8))
+    found.add(_result("cumsum", "axis 0", pullback=4.0, pullback_out=1.5, copy=0.8))
+    found.add(Ratio("scan", "axis", 3.0, 2.0))
     found.add(
         Accuracy(
             "scan", "cumsum", "backward", "random", "f32", {"pullback": (2.0, 1), "jax": (4.0, 1)}

@@ -225,6 +225,18 @@ def test_a_gradient_does_not_depend_on_the_rows_beside_it(op: str, dtype: Any, n
         assert np.ascontiguousarray(together).tobytes() == alone.tobytes()
 
 
+@dtypes
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("shape", [(3, 5), (40, 5), (40, 33), (3, 300)])
+def test_nan_of_any_sign_is_seen_in_its_row_alone(shape: Any, sign: int, dtype: Any) -> None:
+    y, dy = -np.abs(rows(shape, dtype)), rows(shape, dtype)
+    y[1, 3], y[2, 0] = np.copysign(NAN, sign), -INF
+    for op in ("softmax", "log_softmax"):
+        dx = backward(op)(dy, y).astype(np.float64)
+        assert np.isnan(dx[1]).all(), op
+        assert np.isfinite(np.delete(dx, [1, 2], 0)).all(), op
+
+
 def bits(array: Any) -> Any:
     return array.view(f"u{array.dtype.itemsize}")
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from pullback.bench import peers
+from pullback.bench.figures import At
 from pullback.bench.machine import Bystanders
 from pullback.bench.peers import Contest, Contestant
 from pullback.bench.problem import Array, Problem, Take, is_float
 from pullback.bench.race import Effort, copy_of, race
-from pullback.bench.results import COPY, INTO, OURS, RowResult
-from pullback.bench.workload import Draw, Row, families
+from pullback.bench.results import COPY, INTO, OURS, Ratio, RowResult
+from pullback.bench.workload import Draw, Row, families, rows_of
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import PullbackError
 from pullback.verify.laws import same_bits as same
@@ -148,6 +149,22 @@ def measure(row: Row, libraries: tuple[str, ...], effort: Effort, threads: int) 
         problem.nbytes, problem.elements, ulp, same_bits, bystanders.share(), timings, verdicts,
         tuple(sorted(row.workload.tags)),
     )  # fmt: skip
+
+
+def in_turns(family: str, text: str, over: At, under: At, effort: Effort) -> Ratio:
+    """Two rows of ours, each alone with its problem, in one race."""
+    runs = {at.title: _own_run(family, at) for at in (over, under)}
+    took = race(runs, effort)
+    return Ratio(family, text, took[over.title].median, took[under.title].median)
+
+
+def _own_run(family: str, at: At) -> Callable[[], Any]:
+    key = (at.op, at.direction, at.workload, at.dtype)
+    row = next(row for row in rows_of(families()[family]) if row.key == key)
+    problem, _ = row.problems(Draw(row.element))
+    run = next(own.run for own in own_contestants(problem) if own.name == at.who)
+    run()
+    return run
 
 
 def _itself(contestant: Contestant) -> Contestant:

@@ -21,29 +21,6 @@ Measure = Callable[[Results], Reading | None]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """`measure` gives None where the rows it needs were not run."""
-
-    text: str
-    measure: Measure
-    sense: str
-    bound: float
-    unit: str = "x"
-
-    def read(self, family: str, results: Results) -> FigureResult:
-        found = self.measure(results)
-        value, where = found if found is not None and not isnan(found.value) else (None, "")
-        return FigureResult(family, self.text, self.sense, self.bound, value, self.unit, where)
-
-
-def read_all(family: str, figures: Iterable[Figure], results: Results) -> list[FigureResult]:
-    return [figure.read(family, results) for figure in figures]
-
-
-# --- ways to read ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
 class At:
     """Where in the table: a row, and one of its contestants."""
 
@@ -64,6 +41,31 @@ class At:
     def title(self) -> str:
         kind = "" if self.dtype == "f32" else f" {self.dtype}"
         return f"{self.op} {self.direction} {self.workload}{kind}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`measure` gives None where the rows it needs were not run. A `pair` of rows is timed in turns
+    for the figure alone: minutes apart, the machine would show in their ratio."""
+
+    text: str
+    measure: Measure
+    sense: str
+    bound: float
+    unit: str = "x"
+    pair: tuple[At, At] | None = None
+
+    def read(self, family: str, results: Results) -> FigureResult:
+        found = self.measure(results)
+        value, where = found if found is not None and not isnan(found.value) else (None, "")
+        return FigureResult(family, self.text, self.sense, self.bound, value, self.unit, where)
+
+
+def read_all(family: str, figures: Iterable[Figure], results: Results) -> list[FigureResult]:
+    return [figure.read(family, results) for figure in figures]
+
+
+# --- ways to read ---------------------------------------------------------------------------------
 
 
 def of_copy(at_least: float, at: At) -> Figure:
@@ -89,14 +91,28 @@ def ahead(at_least: float, at: At, *peers: str) -> Figure:
 
 def faster(at_least: float, text: str, slow: At, fast: At) -> Figure:
     """One time over another."""
-    return Figure(text, lambda results: _ratio(slow, fast, results), ">=", at_least)
+    return _compared(text, ">=", at_least, slow, fast)
 
 
 def no_slower(at_most: float, text: str, this: At, than: At) -> Figure:
-    return Figure(text, lambda results: _ratio(this, than, results), "<=", at_most)
+    return _compared(text, "<=", at_most, this, than)
 
 
-def _ratio(a: At, b: At, results: Results) -> Reading | None:
+def _compared(text: str, sense: str, bound: float, over: At, under: At) -> Figure:
+    if {over.who, under.who} <= {OURS, INTO}:
+        return Figure(text, _in_turns(text), sense, bound, pair=(over, under))
+    return Figure(text, lambda results: _across_rows(over, under, results), sense, bound)
+
+
+def _in_turns(text: str) -> Measure:
+    def measure(results: Results) -> Reading | None:
+        found = (Reading(e.over / e.under) for e in results.ratios if e.text == text)
+        return next(found, None)
+
+    return measure
+
+
+def _across_rows(a: At, b: At, results: Results) -> Reading | None:
     over, under = a.time(results), b.time(results)
     return None if over is None or under is None else Reading(over / under)
 

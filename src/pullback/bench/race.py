@@ -31,6 +31,7 @@ class Effort:
 
 
 FULL = Effort()
+RATIO = Effort(rounds=101, seconds=0.6, least=7)  # two contestants alone
 QUICK = Effort(rounds=7, seconds=0.08, least=2, sample=1e-4)
 
 

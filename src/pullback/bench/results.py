@@ -88,6 +88,16 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """Two rows of ours, timed in turns: seconds of one call each. The text is that of a figure."""
+
+    family: str
+    text: str
+    over: float
+    under: float
+
+
+@dataclass(frozen=True)
 class Memory:
     """Peak bytes of a forward and a backward beyond the inputs, or why there are none."""
 
@@ -144,12 +154,13 @@ class FigureResult:
         return above if self.sense == ">=" else self.measured <= self.bound
 
 
-Entry = RowResult | Growth | Scaling | Memory | Accuracy | Overhead | FigureResult
+Entry = RowResult | Growth | Scaling | Ratio | Memory | Accuracy | Overhead | FigureResult
 
 SECTIONS: dict[str, type[Any]] = {
     "rows": RowResult,
     "growth": Growth,
     "scaling": Scaling,
+    "ratios": Ratio,
     "memory": Memory,
     "accuracy": Accuracy,
     "overhead": Overhead,
@@ -165,6 +176,7 @@ class Results:
     rows: list[RowResult] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     scaling: list[Scaling] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
     accuracy: list[Accuracy] = field(default_factory=list)
     overhead: list[Overhead] = field(default_factory=list)

@@ -9,13 +9,13 @@ from functools import partial
 
 from pullback.bench import accuracy, compete, growth, memory, overhead, peers
 from pullback.bench.figures import read_all
-from pullback.bench.race import FULL, Effort
+from pullback.bench.race import FULL, RATIO, Effort
 from pullback.bench.results import Entry, Results
 from pullback.bench.workload import BOTH, Family, Row, families, rows_of
 from pullback.contract.element import ElementKind
 from pullback.verify.subject import subjects
 
-SECTIONS = ("rows", "growth", "scaling", "memory", "accuracy", "overhead")
+SECTIONS = ("rows", "ratios", "growth", "scaling", "memory", "accuracy", "overhead")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,16 @@ def _rows(family: Family, chosen: Selection) -> Iterator[Task]:
         columns = chosen.columns(row.main and not chosen.quick)
         job = partial(compete.measure, row, columns, chosen.effort, chosen.threads)
         yield Task("rows", row.title, _one(job))
+
+
+def _ratios(family: Family, chosen: Selection) -> Iterator[Task]:
+    for figure in family.figures:
+        if figure.pair is None or (chosen.quick and any(at.dtype != "f32" for at in figure.pair)):
+            continue
+        over, under = figure.pair
+        effort = chosen.effort if chosen.quick else RATIO
+        job = partial(compete.in_turns, family.name, figure.text, over, under, effort)
+        yield Task("ratios", f"{over.title} beside {under.title}", _one(job))
 
 
 def _growth(family: Family, chosen: Selection) -> Iterator[Task]:
@@ -117,7 +127,7 @@ def _overhead(chosen: Selection) -> Iterator[Task]:
             yield Task("overhead", title, _one(job))
 
 
-_MAKERS = (_rows, _scaling, _growth, _accuracy, _memory)
+_MAKERS = (_rows, _ratios, _scaling, _growth, _accuracy, _memory)
 
 
 def tasks(chosen: Selection) -> list[Task]:

@@ -154,8 +154,12 @@ class Row:
     element: ElementKind
 
     @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.op, self.direction, self.workload.name, self.element.value
+
+    @property
     def title(self) -> str:
-        return f"{self.op} {self.direction} {self.workload.name} {self.element.value}"
+        return " ".join(self.key)
 
     @property
     def main(self) -> bool:

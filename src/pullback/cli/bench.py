@@ -31,7 +31,7 @@ def bench(
         list[str] | None,
         typer.Option(
             "--section",
-            help="rows, growth, scaling, memory, accuracy or overhead.",
+            help="rows, ratios, growth, scaling, memory, accuracy or overhead.",
             autocompletion=complete.sections,
         ),
     ] = None,

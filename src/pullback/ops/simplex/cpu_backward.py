@@ -16,7 +16,7 @@ from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, filled, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import by_type, spread, stack
+from pullback.cpu.tiles import spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -32,6 +32,7 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
 from pullback.ops.simplex.cpu_steps import give, is_void, take, take_wide
+from pullback.ops.simplex.cpu_tops import higher, no_top, no_trace, seen, traced
 from pullback.ops.simplex.cpu_traits import GROUP, LANES
 from pullback.ops.simplex.cpu_turns import turns, turns_of_few
 from pullback.ops.simplex.cpu_walk import (
@@ -41,14 +42,9 @@ from pullback.ops.simplex.cpu_walk import (
     computed,
     each_rarely,
     exists,
-    greatest,
-    greatest_as,
-    greatest_of_rows,
-    seen_lanes,
     source,
     spots,
     strip,
-    sum_as,
     target,
     walk,
 )
@@ -73,22 +69,8 @@ def _unknown(sum, cells, part, L):
 
 
 @inlined
-def _seen(sum, cells, part, L):
-    top, trace = cells[3][part], cells[4][part]
-    return greatest(select(is_nan(trace), trace, top), L)
-
-
-@by_type
-def greatest_seen(sum, cells, part, L):
-    """The greatest y of each row; NaN if there is one."""
-
-    def group(sum, cells, part, L):
-        tops, traces = cells[3], cells[4]
-        for r in range(GROUP):
-            tops[r] = select(is_nan(traces[r]), traces[r], tops[r])
-        return greatest_of_rows(tops)
-
-    return group if L.literal_value == GROUP else _seen
+def _greatest_seen(sum, cells, part, L):
+    return seen(cells[3], cells[4], part, L)
 
 
 def adjoint(
@@ -117,11 +99,10 @@ def adjoint(
         give(at[2], left, select(mass == 0, 0.0, v), L)
 
     @inlined
-    def unseen(cells, L):
+    def unseen(p, cells, L):
         """No greatest y, and no trace of any."""
         for part in range(spots(L)):
-            cells[3][part] = like(cells[3][part], -INFINITY)
-            cells[4][part] = like(cells[4][part], 0.0)
+            cells[3][part], cells[4][part] = no_top(p, L), no_trace(p, L)
 
     @inlined
     def settled(look, p, cells, sums, width, L):
@@ -136,25 +117,25 @@ def adjoint(
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
-        zero, none = filled(p, 0.0, L), filled(p, 0.0, seen_lanes(L))
+        zero, tops, traces = filled(p, 0.0, L), no_top(p, L), no_trace(p, L)
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
         scales = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = (*scales, stack(none, spots(L)), stack(none, spots(L)))
+        cells = (*scales, stack(tops, spots(L)), stack(traces, spots(L)))
         dy, y, dx = source(task, 3, 0, 0, L), source(task, 3, 1, 0, L), target(task, 3, 0, L)
         owed = 0  # columns of the strip behind that are still to be written
         for item in range(lo, hi + 1):
             row, width = strip(task, 3, min(item, hi - 1), L)
             width = width if item < hi else 0
             next_dy, next_y = source(task, 3, 0, row, L), source(task, 3, 1, row, L)
-            unseen(cells, L)
+            unseen(p, cells, L)
             after, widths = (next_dy, next_y), (owed, width)
             turns(plain, (dy, y, dx), terms, after, cells, n, widths, fours, sums, L)
             dy, y, dx, owed = next_dy, next_y, target(task, 3, row, L), width
             if not settled(look, p, cells, sums, width, L):
-                unseen(cells, L)
+                unseen(p, cells, L)
                 each_rarely(weigh, (dy, y), cells, n, width, L)
-                settled(greatest_seen, p, cells, sums, width, L)
+                settled(_greatest_seen, p, cells, sums, width, L)
                 each_rarely(guarded, (dy, y, dx), cells, n, width, L)
                 owed = 0
         fence()
@@ -202,8 +183,8 @@ def _softmax_settle(p, cells, part, product, _, top):
 def _weigh(at, left, cells, part, L):
     tops, traces = cells[3], cells[4]
     size = absolute(take(at[1], left, 0.0, L))
-    tops[part] = maximum(greatest_as(size, tops[part]), tops[part])
-    traces[part] += sum_as(size, traces[part])
+    tops[part] = higher(at[1], left, size, tops[part], L)
+    traces[part] = traced(at[1], left, size, traces[part], L)
 
 
 softmax = adjoint(
@@ -268,16 +249,18 @@ LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
 def _log_terms(at, left, cells, part, L):
     tops, traces = cells[3], cells[4]
     y = take(at[1], left, -INFINITY, L)
-    tops[part] = maximum(greatest_as(y, tops[part]), tops[part])
-    traces[part] += sum_as(y, traces[part])
+    tops[part] = higher(at[1], left, y, tops[part], L)
+    traces[part] = traced(at[1], left, y, traces[part], L)
     return take_wide(at[0], left, 0.0, L), None
 
 
 @inlined
 def _log_weigh(at, left, cells, part, L):
-    tops = cells[3]
-    y = greatest_as(take(at[1], left, -INFINITY, L), tops[part])
-    tops[part] = select(is_nan(y), y, maximum(y, tops[part]))  # NaN, once in, stays
+    """The same where infinities of both signs may meet."""
+    tops, traces = cells[3], cells[4]
+    y = take(at[1], left, -INFINITY, L)
+    tops[part] = higher(at[1], left, y, tops[part], L)
+    traces[part] = traced(at[1], left, select(is_nan(y), y, 0.0), traces[part], L)
 
 
 @inlined
@@ -310,7 +293,7 @@ log_softmax = adjoint(
     _log_settle,
     (_log_gradient, _careful_log_gradient),
     _log_weigh,
-    greatest_seen,
+    _greatest_seen,
 )
 
 

@@ -44,9 +44,10 @@ def of_row(cursors, r):
 def _laned(kind: types.Type) -> types.Type:
     if isinstance(kind, types.BaseTuple):
         return types.Tuple([_laned(k) for k in kind])
-    if isinstance(kind, types.CPointer) and isinstance(kind.dtype, Vec) and kind.dtype.n == GROUP:
-        return types.CPointer(Vec(kind.dtype.dtype, 1))
-    return kind
+    cell = kind.dtype if isinstance(kind, types.CPointer) else None
+    if isinstance(cell, Vec) and cell.n == GROUP and isinstance(cell.dtype, types.Float):
+        return types.CPointer(Vec(cell.dtype, 1))
+    return kind  # codes are as many, but of one row
 
 
 @intrinsic

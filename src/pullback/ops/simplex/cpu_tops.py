@@ -1,8 +1,9 @@
 """The greatest element of a row, found on the way of a pass: `no_top`, `higher`, `peak`.
 
-A top passes over NaN, or becomes NaN: sums will show it. Along rows of bf16 it is a pair of codes,
-with no arithmetic on what they stand for: of what is not negative the code grows with it, as a
-signed number beyond the codes of all that is; if all is negative, it falls with it.
+A top passes over NaN, or becomes NaN: sums will show it, or a *trace* (`no_trace`, `traced`,
+`seen`). Along rows of bf16 a top is a pair of codes, with no arithmetic on what they stand for: of
+what is not negative the code grows with it, as a signed number beyond the codes of all that is; if
+all is negative, it falls with it. A trace is then the greatest code, unsigned: beyond -inf is NaN.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -16,13 +17,22 @@ from pullback.cpu.emit import Lane, Vec, constant, inlined, op, shuffle
 from pullback.cpu.memory import filled
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.transfer import block_at
-from pullback.cpu.vector import maximum, splat, to_f64
+from pullback.cpu.vector import is_nan, like, maximum, select, splat, to_f64
 from pullback.ops.simplex.cpu_groups import lane_by_lane
 from pullback.ops.simplex.cpu_steps import is_whole, narrowed, take
 from pullback.ops.simplex.cpu_traits import CLASSES, GROUP, LANES, traits
-from pullback.ops.simplex.cpu_walk import PARTS, SPAN, each, greatest, greatest_of_rows, pair, spots
+from pullback.ops.simplex.cpu_walk import (
+    PARTS,
+    SPAN,
+    each,
+    greatest,
+    greatest_of_rows,
+    pair,
+    spots,
+    sum_as,
+)
 
-INFINITY = np.inf
+INFINITY, NAN = np.inf, np.nan
 CODES = Vec(types.int16, 16)
 LEAST_SIGNED, MOST_UNSIGNED = -1, -128  # codes of no number, and of -inf
 
@@ -94,6 +104,61 @@ def highest(tops, part, L):
     if L.literal_value == GROUP:
         return of_codes if isinstance(tops.dtype, types.BaseTuple) else of_lanes
     return lambda tops, part, L: peak(tops[part], L)
+
+
+@by_type
+def no_trace(p, L):
+    """The trace of nothing."""
+    if traits(p).paired and L.literal_value != LANES:
+        return lambda p, L: _no_code(p)
+    return lambda p, L: like(no_top(p, L), 0.0)
+
+
+@by_type
+def traced(cursor, left, x, trace, L):
+    """The trace of more: of a step, whose lanes are x."""
+
+    def of_lanes(cursor, left, x, trace, L):
+        return trace + sum_as(x, trace)
+
+    def of_codes(cursor, left, x, trace, L):
+        return _farthest(_codes_at(cursor[0], cursor[1], LANES), trace)
+
+    def of_fewer(cursor, left, x, trace, L):
+        return _farthest(_codes_of(x), trace)
+
+    if trace.dtype != types.int16:
+        return of_lanes
+    return of_codes if is_whole(left) else of_fewer
+
+
+@by_type
+def seen(tops, traces, part, L):
+    """The peaks of a part, or of all rows of a group; NaN where there is one."""
+
+    def lanes(tops, traces, part, L):
+        return greatest(select(is_nan(traces[part]), traces[part], tops[part]), L)
+
+    def lanes_of_rows(tops, traces, part, L):
+        for r in range(GROUP):
+            tops[r] = select(is_nan(traces[r]), traces[r], tops[r])
+        return greatest_of_rows(tops)
+
+    def codes(tops, traces, part, L):
+        top = peak(tops[part], 1)
+        return select(_has_nan(traces[part]), like(top, NAN), top)
+
+    def codes_of_rows(tops, traces, part, L):
+        peaks = stack(splat(0.0, GROUP), 1)
+        for r in range(GROUP):
+            top = peak(tops[r], 1)
+            lane_by_lane(peaks)[r] = select(_has_nan(traces[r]), like(top, NAN), top)
+        return peaks[0]
+
+    in_codes = isinstance(tops.dtype, types.BaseTuple)
+    if L.literal_value == GROUP:
+        return codes_of_rows if in_codes else lanes_of_rows
+    return codes if in_codes else lanes
 
 
 # --- a pass for the tops alone ------------------------------------------------------------------
@@ -194,6 +259,39 @@ def _among(codes: Vec, top: types.BaseTuple):
         return pair(b, top_.type, most, least)
 
     return top(codes, top), emit
+
+
+@op
+def _no_code(p: types.CPointer):
+    return CODES(p), lambda b, _p: constant(CODES.llvm, 0)
+
+
+def _of_two(b, codes, trace):
+    return b.select(b.icmp_unsigned(">", codes, trace), codes, trace)
+
+
+@op
+def _farthest(codes: Vec, trace: Vec):
+    def emit(b, codes_, trace_):
+        for k in range(0, codes.n, trace.n):
+            trace_ = _of_two(b, shuffle(b, codes_, codes_, range(k, k + trace.n)), trace_)
+        return trace_
+
+    return trace(codes, trace), emit
+
+
+@op
+def _has_nan(trace: Vec):
+    """Whether it is beyond -inf, as one lane."""
+    mask = Vec(types.boolean, 1)
+
+    def emit(b, trace_):
+        while (n := trace_.type.count // 2) > 0:
+            halves = (shuffle(b, trace_, trace_, range(k, k + n)) for k in (0, n))
+            trace_ = _of_two(b, *halves)
+        return b.icmp_unsigned(">", trace_, constant(trace_.type, MOST_UNSIGNED))
+
+    return mask(trace), emit
 
 
 def _decoded(n: int) -> Callable:

@@ -41,12 +41,6 @@ def spots(L: Lane):
     return literal({1: 1, LANES: PARTS, GROUP: GROUP}[L.literal_value], L)
 
 
-@op
-def seen_lanes(L: Lane):
-    """Lanes of a cell for what steps see, joined lane by lane."""
-    return literal(CLASSES if L.literal_value == GROUP else LANES, L)
-
-
 # --- passes -------------------------------------------------------------------------------------
 
 
@@ -123,20 +117,15 @@ def _larger(b, low, high):
     return b.select(b.fcmp_unordered("uno", low, low), low, chosen)
 
 
-def _folding(join: Callable) -> Callable:
-    def folded(v: Vec, cell: Vec):
-        """v in as many lanes as a cell has."""
+@op
+def sum_as(v: Vec, cell: Vec):
+    """The sum of v in as many lanes as a cell has."""
 
-        def emit(b, v_, _):
-            quarters = [shuffle(b, v_, v_, range(k, k + cell.n)) for k in range(0, v.n, cell.n)]
-            return reduce(lambda low, high: join(b, low, high), quarters)
+    def emit(b, v_, _):
+        quarters = [shuffle(b, v_, v_, range(k, k + cell.n)) for k in range(0, v.n, cell.n)]
+        return reduce(b.fadd, quarters)
 
-        return cell(v, cell), emit
-
-    return op(folded)
-
-
-greatest_as, sum_as = _folding(_larger), _folding(lambda b, low, high: b.fadd(low, high))
+    return cell(v, cell), emit
 
 
 @op
