@@ -8,7 +8,8 @@ mathematics of log-sum-exp is in `cpu_exponents`, `cpu_decays` and `cpu_decay_pa
 How the steps of a line lie in vectors, so that a scan needs few shuffles: eight under each other
 (`cpu_columns`, walked in `cpu_groups`), four (`cpu_quads`, made by `cpu_turned`), halves as two
 quads (`cpu_octets`) or as even and odd ones (`cpu_pairs`), f64 a line to each lane
-(`cpu_abreast`); across the axis, lines next to each other (`cpu_side_by_side`).
+(`cpu_abreast`); across the axis, lines next to each other (`cpu_side_by_side`). Short lines are
+turned to lie so, in panels (`cpu_panels`) or, of f32, four at a time in registers (`cpu_fours`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from pullback.tensor.layout import along_axis
 
 VECTOR_BYTES = 32
 K = ScanKind
-SHORT = 50  # steps of a line, at most: longer ones are as fast by themselves
+# Steps of a line, at most: longer ones are as fast by themselves. Fours need no room.
+SHORT, FOURS = 50, 100
 # Fewer lines are shared by threads, if they are this long and the kernel knows how.
 FEW_LINES, LONG = 16, 1 << 16
 FEWEST = 32  # lines for which it pays to turn them
@@ -54,6 +56,7 @@ class Way:
     whole_rows: bool = False  # across, too, lines of memory are written at once
     abreast: int = 1  # along, so many lines of f64 go together
     short: int = SHORT  # lines of so many steps or fewer go across in panels
+    fours: int = 0  # of f32 that walk ahead, of so many: there they need not wait
     runs: int = 0  # at most so many runs of items, where an item leads on to the memory of the next
 
     def strip(self, element: ElementKind) -> int:
@@ -78,6 +81,7 @@ def _sums() -> Ways:
         lines=sums.SIDE,
         runs=256,
         whole_rows=True,
+        fours=FOURS,
         chained=sums.cumsum_chained,
         chunk=sums.CHUNK,
     )
@@ -90,7 +94,8 @@ def _products() -> Ways:
     from pullback.ops.scan import cpu_product_chained as shared
     from pullback.ops.scan import cpu_product_halves_backward as recomputed
 
-    return {None: _way(products, "cumprod", abreast=products.ABREAST, runs=256)}, {
+    way = _way(products, "cumprod", abreast=products.ABREAST, runs=256, fours=FOURS)
+    return {None: way}, {
         True: _way(
             kept,
             "cumprod_backward",
@@ -191,7 +196,9 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
     loops = along_axis(desc.input_shape, desc.scan_axis, strides)
     n, lines = loops.extent, loops.rest.count
-    in_panels = not loops.columns and 0 < n <= way.short and lines >= FEWEST
+    ahead = desc.reverse == way.against and set(loops.steps) == {1}
+    short = max(way.short, way.fours if ahead and desc.element is ElementKind.F32 else 0)
+    in_panels = not loops.columns and 0 < n <= short and lines >= FEWEST
     columns = strip = 1
     items, links = lines if n else 0, 0
     kernel = way.across if loops.columns or in_panels else way.along

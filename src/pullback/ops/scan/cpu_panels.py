@@ -7,7 +7,8 @@ this kind is one across no lines; its items are panels.
     in_panels(across, rows, fills, spare=False)
         across(task, lo, hi) over strips, as it is, and over panels. There lines are prolonged to
         whole tiles of `rows` steps (or rows(p)), each input by its fill; if `spare`, they keep
-        their length, and OPTION says how many steps there are beyond it
+        their length, and OPTION says how many steps there are beyond it. at_once(p, starts, q,
+        others, n, count) does some of the lines that walk ahead with no need of a room
     panel_lines(n)
         how many lines of n steps a panel takes
 """
@@ -223,8 +224,18 @@ def _repeat_last(room, pitch, n, end, count):
         move_row(room, (n - 1) * pitch, room, k * pitch, count, False)
 
 
+@inlined
+def _none_at_once(p, starts, q, others, n, count):
+    return 0
+
+
 def in_panels(
-    across: Callable, rows: int | Callable, fills: dict[int, float], spare: bool = False
+    across: Callable,
+    rows: int | Callable,
+    fills: dict[int, float],
+    *,
+    spare: bool = False,
+    at_once: Callable = _none_at_once,
 ) -> Callable:
     body, tile_of = inlined(across), inlined(lambda p: rows) if isinstance(rows, int) else rows
     tensors, values = (OUTPUT, *fills), (0.0, *fills.values())
@@ -264,6 +275,15 @@ def in_panels(
             first = panel * most
             count = min(most, lines - first)
             back = False
+            if turned and step(w, 0) == 1 and step(w, output) == 1 and n >= STEPS:
+                others = advance(starts, MOST * output)
+                _start_all(w, 0, first, count, starts)
+                _start_all(w, output, first, count, others)
+                p, q = pointer(task, TENSORS), pointer(task, TENSORS + output)
+                done = at_once(p, starts, q, others, n, count)
+                first, count = first + done, count - done
+                if count == 0:
+                    continue
             if turned:
                 whole = True
                 for k in range(opaque(len(tensors))):

@@ -33,6 +33,7 @@ from pullback.ops.scan.cpu_abreast import (
     store_steps,
     sweep_abreast,
 )
+from pullback.ops.scan.cpu_fours import LINES, in_fours
 from pullback.ops.scan.cpu_octets import OCTET
 from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_product_halves import cumprod_of_halves, products, scaled, times
@@ -194,10 +195,26 @@ def rows_of_products(p: Pointer):
     return literal(OCTET if STORAGE[p.dtype].wide == types.float32 else EXACT_STEPS, p)
 
 
+@inlined
+def _start_of_four(p):
+    return splat(1.0, LINES), splat(1.0, LINES)
+
+
+@inlined
+def _four_products(v, carry):
+    v = products(v)
+    entering, carry = chained(times, carry, (v[3],), LINES)
+    v = scaled(entering, v)
+    if any_lane(is_nan(carry)):
+        v = one_nan_each(v)
+    return v, carry
+
+
 _in_panels = in_panels(
     lambda task, lo, hi: _cumprod(task, lo, hi, CELLS, lines_across(pointer(task, TENSORS))),
     rows_of_products,
     {0: 1.0},
+    at_once=in_fours(_four_products, _start_of_four),
 )
 
 

@@ -32,6 +32,7 @@ from pullback.cpu.tiles import (
 )
 from pullback.cpu.vector import absolute, any_lane, half, is_nan, join, select, splat
 from pullback.ops.scan.cpu_columns import as_met
+from pullback.ops.scan.cpu_fours import LINES, in_fours
 from pullback.ops.scan.cpu_octets import both_quads, load_octets, quads, store_octets
 from pullback.ops.scan.cpu_pairs import load_pairs, store_pairs, to_block, totals_of, within
 from pullback.ops.scan.cpu_panels import in_panels
@@ -320,10 +321,25 @@ def _rows_across(p):
     return sum_rows(p, lines_across(p))
 
 
+@inlined
+def _start_of_four(p):
+    return nothing(p, LINES), filled_wide(p, -0.0, LINES)
+
+
+@inlined
+def _four_sums(v, state):
+    w, state = _running_sum((join(join(v[0], v[1]), join(v[2], v[3])),), state, LINES)
+    if any_lane(is_nan(carried(state))):
+        w = one_nan(w)
+    early, late = half(w, 0), half(w, 1)
+    return (half(early, 0), half(early, 1), half(late, 0), half(late, 1)), state
+
+
 _in_panels = in_panels(
     lambda task, lo, hi: _cumsum(task, lo, hi, CELLS, ROOM, lines_across(pointer(task, TENSORS))),
     _rows_across,
     {0: -0.0},
+    at_once=in_fours(_four_sums, _start_of_four),
 )
 
 

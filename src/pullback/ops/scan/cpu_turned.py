@@ -19,7 +19,7 @@ STEPS: Final = 4
 _LOW, _HIGH, _LEFT, _RIGHT = (0, 4, 1, 5), (2, 6, 3, 7), (0, 1, 4, 5), (2, 3, 6, 7)
 
 
-def _square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+def square(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Four rows of four as four columns, and back."""
     pairs = [
         (shuffle(b, rows[0], rows[1], half), shuffle(b, rows[2], rows[3], half))
@@ -48,13 +48,13 @@ class Turned:
             b.load(block_at(b, self.tile.p, at, self.row), align=lane_bytes(self.row))
             for at in self._places(back)
         ]
-        columns = _square(b, rows)
+        columns = square(b, rows)
         return joined(b, columns[::-1] if back else columns)
 
     def _store_contiguous(self, v: ir.Value, back: bool) -> None:
         b, W = self.b, self.W
         columns = [shuffle(b, v, v, range(k * W, (k + 1) * W)) for k in range(STEPS)]
-        rows = _square(b, columns[::-1] if back else columns)
+        rows = square(b, columns[::-1] if back else columns)
         for at, row in _in_memory_order(zip(self._places(back), rows, strict=True), back):
             stored(b, self.tile.p, at, row, self.tile.streaming)
 
