@@ -328,6 +328,10 @@ def test_nothing_is_written_when_validation_fails() -> None:
 def test_workspaces() -> None:
     assert pb.Workspace.allocate(pb.ScanPlan.select(CPU, scan())).nbytes >= 0
     assert pb.Workspace.of(bytearray(10)).nbytes == 10
+    assert pb.Workspace.of(torch.empty(10)).nbytes == 40
     with pytest.raises(pb.InvalidProblem, match="writable memory"):
         pb.Workspace.of(bytes(10))
+    for buffer in (torch.empty(1).expand(10), torch.empty(10, device="meta"), ones(4, 4)[:, :2], 5):
+        with pytest.raises(pb.InvalidProblem, match="`buffer` must be a contiguous buffer"):
+            pb.Workspace.of(buffer)
     assert pb.WorkspaceTooSmall("op", "workspace", 8, 4).needed == 8

@@ -284,9 +284,10 @@ class Plan(Generic[D, A]):
     def lay_out(self, arrays: list[Any], op: str = "") -> Launch:
         """Validate tensors against the descriptor and lay the launch out for their strides. Errors
         name `op`: the plan's own, unless a function asks."""
+        lent = 0 if op else self.workspace_size  # a function has a workspace of its own
         op, slots = op or self.op, self.record.slots
         views = self._checked(arrays, op)
-        rules = Rules.of(slots, views, self.workspace_size)
+        rules = Rules.of(slots, views, lent)
         return Launch(slots, op, rules, self._runner(views, rules))
 
     def program(self, arrays: list[Any], op: str = "") -> Any:

@@ -53,7 +53,11 @@ class Workspace:
     def of(buffer: Any) -> Workspace:
         """Lend any writable contiguous buffer: an array, a bytearray, a torch tensor."""
         if hasattr(buffer, "data_ptr"):
-            return Workspace(buffer, int(buffer.data_ptr()), buffer.numel() * buffer.element_size())
+            address, nbytes = int(buffer.data_ptr()), buffer.numel() * buffer.element_size()
+            if not buffer.is_contiguous() or (nbytes and not address):
+                got = "one without memory" if buffer.is_contiguous() else "a strided tensor"
+                raise InvalidProblem("Workspace.of", "buffer", "a contiguous buffer of bytes", got)
+            return Workspace(buffer, address, nbytes)
         try:
             memory = memoryview(buffer).cast("B")
             array = np.frombuffer(memory, np.uint8)
