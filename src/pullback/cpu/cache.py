@@ -12,11 +12,14 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
+from llvmlite import ir
+from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 # No fastmath: association is what the kernel's source says, on every machine.
@@ -30,7 +33,8 @@ POLICY: dict[str, Any] = {
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NAMES = r"(?: import ([^\n(]*(?:\([^)]*\))?))?"
-_IMPORT = re.compile(r"^\s*(?:from|import) (pullback[\w.]*)" + _NAMES, re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_IMPORT = re.compile(r"^[ \t]*(?:from|import) (pullback[\w.]*)" + _NAMES, re.MULTILINE)
 
 
 @cache
@@ -40,37 +44,52 @@ def _policy_hash() -> str:
 
 
 @cache
-def _imports(source: Path) -> frozenset[Path]:
-    """The modules of this package that a source imports. A package may be asked for modules."""
-    found: set[Path] = set()
-    for module, names in _IMPORT.findall(source.read_text()):
-        place = _ROOT.parent.joinpath(*module.split("."))
-        candidates = [place, *(place / name for name in re.findall(r"\w+", names))]
-        found.update(path for c in candidates if (path := c.with_suffix(".py")).is_file())
-    return frozenset(found)
+def _sources() -> dict[str, Path]:
+    """The modules of this package, by name."""
+    home, found = str(_ROOT.parent), {}
+    for folder, _, names in os.walk(_ROOT):
+        package = folder[len(home) + 1 :].replace(os.sep, ".")
+        modules = (name for name in names if name.endswith(".py"))
+        found.update({f"{package}.{name[:-3]}": Path(folder, name) for name in modules})
+    return found
 
 
 @cache
-def _module_hash(module: str) -> str:
+def _read(module: str) -> bytes:
+    return _sources()[module].read_bytes()
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules of this package that one imports. A package may be asked for modules."""
+    found: set[str] = set()
+    for name, names in _IMPORT.findall(_read(module).decode()):
+        found.add(name)
+        found.update(f"{name}.{part}" for part in _WORD.findall(names))
+    return frozenset(found & _sources().keys())
+
+
+@cache
+def module_hash(module: str) -> str:
     """Over the source of a module and of all it imports."""
-    found = [_ROOT.parent.joinpath(*module.split(".")).with_suffix(".py")]
-    for source in found:  # which grows meanwhile
-        found += _imports(source) - set(found)
-    return _digest(_policy_hash(), sorted(found))
+    found = [module]
+    for name in found:  # which grows meanwhile
+        found += imports(name) - set(found)
+    return _digest(_policy_hash(), found)
 
 
-def _digest(text: str, sources: list[Path]) -> str:
+def _digest(text: str, modules: Iterable[str]) -> str:
     digest = hashlib.sha256(text.encode())
-    for source in sources:
-        digest.update(source.read_bytes())
+    for module in sorted(modules):
+        digest.update(_read(module))
     return digest.hexdigest()[:16]
 
 
 @cache
 def source_hash() -> str:
     """Over all kernels: what foreign caches of compiled programs are keyed by."""
-    sources = [*_ROOT.glob("cpu/*.py"), *_ROOT.glob("ops/*/cpu*.py")]
-    return _digest(_policy_hash(), [*sorted(sources), _ROOT / "contract" / "element.py"])
+    own = re.compile(r"pullback\.(cpu\.\w+|ops\.\w+\.cpu\w*|contract\.element)")
+    return _digest(_policy_hash(), filter(own.fullmatch, _sources()))
 
 
 @cache
@@ -93,7 +112,7 @@ def cache_folder() -> Path:
 
 class _Locator(_CacheLocator):
     def __init__(self, py_func: Any, py_file: str) -> None:
-        self._stamp = _module_hash(py_func.__module__)
+        self._stamp = module_hash(py_func.__module__)
         self._name = f"{self._stamp} {py_func.__module__}:{py_func.__code__.co_firstlineno}"
 
     def get_cache_path(self) -> str:
@@ -112,6 +131,25 @@ class _Locator(_CacheLocator):
 
 class _CacheImpl(CompileResultCacheImpl):
     _locator_classes: ClassVar[list[type]] = [_Locator]
+
+    def reduce(self, data: Any) -> Any:
+        """Without the bitcode, by which others would link the kernel: to read it takes as long as
+        all the rest. What stays of it is which symbols there are."""
+        (name, kind, (machine_code, _)), *rest = super().reduce(data)
+        return (name, kind, (machine_code, symbols_of(data.library._final_module))), *rest
+
+
+def symbols_of(module: Any) -> bytes:
+    """The bitcode of a module that defines the same symbols, all as nothing."""
+    bare, byte = ir.Module(), ir.IntType(8)
+    for function in module.functions:
+        if not function.is_declaration:
+            same = ir.Function(bare, ir.FunctionType(ir.VoidType(), ()), function.name)
+            ir.IRBuilder(same.append_basic_block()).ret_void()
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            ir.GlobalVariable(bare, byte, variable.name).initializer = byte(0)
+    return bytes(parse_assembly(str(bare)).as_bitcode())
 
 
 class KernelCache(FunctionCache):

@@ -25,13 +25,13 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
 from pullback.cpu.interpreter import capsule_address, clear_error, lock, unlock
-from pullback.cpu.kernel import POLICY, KernelCache, native_address
+from pullback.cpu.kernel import cached, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
 from pullback.tensor.adapters import OWNERS
@@ -208,8 +208,7 @@ def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
     function, takes = (launch_few, FEW) if slots <= FEW else (launch_many, MANY)
     if slots > MANY:
         raise ValueError(f"a plan has at most {MANY} slots, not {slots}")
-    dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(function)
-    dispatcher._cache = KernelCache(function)
+    dispatcher = cached(function, no_cpython_wrapper=False)
     signature = types.UniTuple(INT, 3)(*[INT] * (4 + takes))
     native_address(dispatcher, signature)
     # Not the dispatcher, which would look at the types of the arguments at every call.

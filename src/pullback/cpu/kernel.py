@@ -23,7 +23,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
-from pullback.cpu.cache import POLICY, KernelCache, cache_folder, source_hash
+from pullback.cpu.cache import POLICY, KernelCache, cache_folder, module_hash, source_hash
 from pullback.cpu.linking import linked_into
 
 __all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
@@ -107,9 +107,9 @@ class Kernel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__doc__ = function.__doc__
         self.name = f"{function.__module__}.{function.__qualname__}"
-        self._dispatcher = njit(**POLICY)(function)
-        self._dispatcher._cache = KernelCache(function)
+        self._function = function
         self._addresses: dict[tuple[Any, Any], int] = {}
+        module_hash(function.__module__)  # now, of the source that this function was made of
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
@@ -125,7 +125,7 @@ class Kernel:
             return known
         # Numba's own lock, not one of ours: the pool holds it across a fork.
         with global_compiler_lock:
-            address = native_address(self._dispatcher, self.signature(element, index))
+            address = native_address(cached(self._function), self.signature(element, index))
             self._addresses[element, index] = address
             return address
 
@@ -133,12 +133,26 @@ class Kernel:
         """The machine code, for tests that look for vector instructions: compiled anew, since what
         comes from the disk cache has none to show."""
         signature = self.signature(element, index)
-        fresh = njit(**POLICY)(self._dispatcher.py_func)
+        fresh = njit(**POLICY)(self._function)
         native_address(fresh, signature)
         return str(fresh.inspect_asm(signature.args))
 
 
 kernel = Kernel
+
+
+_kept: dict[Any, Any] = {}
+
+
+def cached(function: Callable[..., Any], **policy: Any) -> Any:
+    """A function as Numba compiles it, or loads it from disk: always the same one, kept for ever as
+    its addresses are, since Numba frees code with the last reference to it."""
+    key = function, *policy.items()
+    if key not in _kept:
+        dispatcher = njit(**{**POLICY, **policy})(function)
+        dispatcher._cache = KernelCache(function)
+        _kept.setdefault(key, dispatcher)  # the first, if several threads come here at once
+    return _kept[key]
 
 
 def native_address(dispatcher: Any, signature: Any) -> int:
@@ -153,9 +167,8 @@ def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[[], int]]:
     """Decorator: a runtime function with a fixed C signature, compiled on first use and cached."""
 
     def wrap(function: Callable[..., Any]) -> Callable[[], int]:
-        dispatcher = njit(**POLICY)(function)
-        dispatcher._cache = KernelCache(function)
-        return cache(lambda: native_address(dispatcher, signature))
+        module_hash(function.__module__)
+        return cache(lambda: native_address(cached(function), signature))
 
     return wrap
 

@@ -67,6 +67,7 @@ def _is_signed(v: Vec) -> bool:
 
 def _lanewise(emit: Callable, result: Callable, only: Callable, *functions: Callable) -> None:
     """Register Python operators for vectors: emit(builder, vec type, *values)."""
+    operands = len(inspect.signature(emit).parameters) - 2
     for function in functions:
 
         class Operator(AbstractTemplate):
@@ -80,7 +81,7 @@ def _lanewise(emit: Callable, result: Callable, only: Callable, *functions: Call
                 return None
 
         infer_global(function)(Operator)
-        lower_builtin(function, *[Vec] * len(inspect.signature(function).parameters))(
+        lower_builtin(function, *[Vec] * operands)(
             lambda _, b, sig, values: emit(b, sig.args[0], *values)
         )
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from pullback.cpu.atomics import (
@@ -36,7 +36,7 @@ from pullback.cpu.atomics import (
     wake,
 )
 from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
-from pullback.cpu.kernel import POLICY, KernelCache, native, native_address
+from pullback.cpu.kernel import cached, native, native_address
 from pullback.cpu.team import TEAM_BYTES, meet, takes
 from pullback.cpu.words import symbol
 
@@ -345,8 +345,7 @@ def execute(program, phases, block, threads):
 
 def load_execute() -> tuple[Callable[[int, int, int, int], int], int]:
     """`execute` for Python, which calls it without the GIL, and its address for native code."""
-    dispatcher = njit(**{**POLICY, "no_cpython_wrapper": False})(execute)
-    dispatcher._cache = KernelCache(execute)
+    dispatcher = cached(execute, no_cpython_wrapper=False)
     signature = INT(INT, INT, INT, INT)
     address = native_address(dispatcher, signature)
     # Not the dispatcher, which would look at the types of the arguments at every call.

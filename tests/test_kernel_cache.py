@@ -1,0 +1,34 @@
+"""The disk cache of kernels: what is kept of one, and what it is filed under."""
+
+from __future__ import annotations
+
+from llvmlite import binding
+
+from pullback.cpu import cache
+
+CODE = """
+declare void @elsewhere()
+@there = external global i32
+@here = global i32 7
+define i32 @answer() {
+    call void @elsewhere()
+    %found = load i32, ptr @here
+    ret i32 %found
+}
+"""
+
+
+def test_of_bitcode_the_symbols_are_kept() -> None:
+    module = binding.parse_assembly(CODE)
+    kept = binding.parse_bitcode(cache.symbols_of(module))
+    assert [function.name for function in kept.functions] == ["answer"]
+    assert [variable.name for variable in kept.global_variables] == ["here"]
+
+
+def test_a_kernel_is_filed_under_all_that_it_imports() -> None:
+    """Also what its imports import, and modules that a package is asked for."""
+    stamps = {cache.module_hash(f"pullback.ops.scan.{name}") for name in ("cpu", "cpu_sum")}
+    assert len(stamps) == 2
+    assert "pullback.ops.scan.cpu_sum" in cache.imports("pullback.ops.scan.cpu")
+    assert "pullback.cpu.vector" in cache.imports("pullback.ops.scan.cpu_sum")
+    assert not any(name.startswith("numba") for name in cache.imports("pullback.cpu.kernel"))
