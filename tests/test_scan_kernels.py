@@ -18,7 +18,7 @@ import pytest
 import pullback
 from pullback.contract.element import ElementKind
 from pullback.ops.scan import cpu_logsumexp_chained, cpu_sum
-from pullback.ops.scan.cpu import FOURS, SHORT
+from pullback.ops.scan.cpu import FOURS, SHORT, STRIDED
 
 OLD_CPU = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 SCAN_OF_HALVES = """
@@ -183,7 +183,7 @@ def _bits(array: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
-@pytest.mark.parametrize("n", [1, 3, 10, SHORT, FOURS - 1])
+@pytest.mark.parametrize("n", [1, 3, 10, SHORT, FOURS - 1, STRIDED])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_many_short_lines_have_the_bits_of_each(name: str, n: int, reverse: bool) -> None:
     """They are turned, in panels: lines that fill none, special values, strides of any sign, some

@@ -26,14 +26,14 @@ from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
 from pullback.ops.scan.contract import keeps_y
-from pullback.ops.scan.cpu_panels import panel_lines
+from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
 from pullback.ops.scan.recomputed import RECOMPUTED
-from pullback.tensor.layout import along_axis
+from pullback.tensor.layout import AxisLoops, along_axis
 
 VECTOR_BYTES = 32
 K = ScanKind
-# Steps of a line, at most: longer ones are as fast by themselves. Fours need no room.
-SHORT, FOURS = 50, 100
+# Steps of a line, at most: longer ones are as fast by themselves, or do not fit.
+SHORT, FOURS, STRIDED = 50, 100, 512
 # Fewer lines are shared by threads, if they are this long and the kernel knows how.
 FEW_LINES, LONG = 16, 1 << 16
 FEWEST = 32  # lines for which it pays to turn them
@@ -55,12 +55,16 @@ class Way:
     sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
     whole_rows: bool = False  # across, too, lines of memory are written at once
     abreast: int = 1  # along, so many lines of f64 go together
-    short: int = SHORT  # lines of so many steps or fewer go across in panels
-    fours: int = 0  # of f32 that walk ahead, of so many: there they need not wait
+    short: int = SHORT  # lines of so many steps or fewer go across in panels,
+    strided: int = STRIDED  # of so many where one steps over memory,
+    fours: int = 0  # and of f32 that walk ahead, of so many: there they need no room
     runs: int = 0  # at most so many runs of items, where an item leads on to the memory of the next
 
     def strip(self, element: ElementKind) -> int:
         return self.lines or self.vectors * (VECTOR_BYTES // element.accumulator.itemsize)
+
+
+_ALONE = {"short": 0, "strided": 0}  # a kernel that knows no panels
 
 
 def _way(room: ModuleType, name: str, **traits: Any) -> Way:
@@ -111,7 +115,9 @@ def _products() -> Ways:
             "cumprod_recomputed",
             lines=recomputed.SIDE,
             whole_rows=True,
-            short=min(SHORT, RECOMPUTED),  # what a longer line keeps has no room of its own
+            # What a longer line keeps has no room of its own.
+            short=min(SHORT, RECOMPUTED),
+            strided=min(STRIDED, RECOMPUTED),
         ),
     }
 
@@ -131,7 +137,7 @@ def _log_sums() -> Ways:
     along, back = shared.logcumsumexp_chained, shared.logcumsumexp_backward_chained
     return {None: _way(sums, "logcumsumexp", vectors=128, chained=along, **traits)}, {
         True: _way(kept, "logcumsumexp_backward", against=True, chained=back, **traits),
-        False: _way(recomputed, "logcumsumexp_recomputed", lines=recomputed.SIDE, short=0),
+        False: _way(recomputed, "logcumsumexp_recomputed", lines=recomputed.SIDE, **_ALONE),
     }
 
 
@@ -141,7 +147,7 @@ def _extrema() -> Ways:
     from pullback.ops.scan import cpu_extremum_chained as shared
 
     values = {(t, False): _way(extrema, t.value, lines=extrema.SIDE, whole_rows=True) for t in TIES}
-    positions = {(t, True): _way(extrema, f"{t.value}_indices", short=0) for t in TIES}
+    positions = {(t, True): _way(extrema, f"{t.value}_indices", **_ALONE) for t in TIES}
     return values | positions, {
         t: _way(
             places,
@@ -190,20 +196,37 @@ def _flip(desc: Any) -> int:
     return 0 if desc.kind is not K.CUMMIN else -(1 << 63) if wide else -(1 << 31)
 
 
+def _most_lines(n: int) -> int:
+    """Of n steps, that fit a room: the more go together, the more of what is fetched is used."""
+    return min(MOST, (ROOM // (n + ABREAST) - APART) // ABREAST * ABREAST)
+
+
+def _is_straight(loops: AxisLoops) -> bool:
+    return all(abs(step) == 1 for step in loops.steps)
+
+
+def _short(desc: Any, loops: AxisLoops, way: Way) -> int:
+    """Of how many steps lines may be to go in panels."""
+    if not _is_straight(loops):
+        return way.strided
+    ahead = desc.reverse == way.against and desc.element is ElementKind.F32
+    return max(way.short, way.fours if ahead and set(loops.steps) == {1} else 0)
+
+
 def _program(desc: Any, views: list[Any], way: Way) -> Program:
     present = next(v for v in views if v is not None)
     strides = [(v or present).strides for v in views]
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
     loops = along_axis(desc.input_shape, desc.scan_axis, strides)
     n, lines = loops.extent, loops.rest.count
-    ahead = desc.reverse == way.against and set(loops.steps) == {1}
-    short = max(way.short, way.fours if ahead and desc.element is ElementKind.F32 else 0)
+    short = _short(desc, loops, way)
     in_panels = not loops.columns and 0 < n <= short and lines >= FEWEST
     columns = strip = 1
     items, links = lines if n else 0, 0
     kernel = way.across if loops.columns or in_panels else way.along
     if in_panels:
-        columns = strip = min(panel_lines(n), way.strip(desc.element))
+        widest = panel_lines(n) if _is_straight(loops) else _most_lines(n)
+        columns = strip = min(widest, way.strip(desc.element))
         items = -(-lines // strip)
     elif loops.columns:
         columns, strip = loops.rest.extents[-1], way.strip(desc.element)
