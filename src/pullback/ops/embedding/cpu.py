@@ -34,6 +34,7 @@ from pullback.ops.segment.cpu import (
     walk_phase,
 )
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
+from pullback.ops.segment.loops import all_axes, all_but_last, last_axis, row_loops
 from pullback.tensor.view import TensorRef
 
 _I64 = ElementKind.I64
@@ -79,7 +80,7 @@ def embedding(
     desc: Any, weight: TensorRef, ids: TensorRef, out: TensorRef, order: Any, offsets: Any
 ) -> Program:
     _, values = _lookup_tables(desc, sort=False)
-    rows = at.row_loops(at.all_axes(ids), at.all_but_last(out))
+    rows = row_loops(all_axes(ids), all_but_last(out))
     nbytes = _row_bytes(desc)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
@@ -88,7 +89,7 @@ def embedding(
         at.STREAMING: at.IN_ORDER if past_caches(nbytes, desc.num_indices) else 0,
     }
     check = check_phases(values) if values[at.STRICT] and offsets is None else ()
-    columns = at.last_axis([weight, out])
+    columns = last_axis([weight, out])
     gather = (gather_phase(values, columns, nbytes),) if desc.embedding_dim else ()
     words = at.layout_words(5, (values, rows, columns))
     return Program((*check, *gather), words, ids.element)
@@ -103,7 +104,7 @@ def embedding_backward(
 ) -> Program:
     _, values = _lookup_tables(desc, sort=True)
     prepared = given(values, order, offsets)
-    rows = at.row_loops(at.all_axes(ids), at.all_but_last(dout))
+    rows = row_loops(all_axes(ids), all_but_last(dout))
     nbytes = _row_bytes(desc)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
@@ -119,7 +120,7 @@ def embedding_backward(
             walk_phase(sums.sum_segments, values, nbytes),
             strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
-    words = at.layout_words(5, (values, rows, at.last_axis([dout, dweight])))
+    words = at.layout_words(5, (values, rows, last_axis([dout, dweight])))
     return Program(phases, words, ids.element)
 
 
@@ -185,7 +186,7 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
     }
     is_max = desc.mode == "max"
     values[at.SCALING] = at.NUMBERED if is_max else _scaling(weights)
-    phases, rows = _bag_phases(values, offsets), at.row_loops(at.all_axes(ids))
+    phases, rows = _bag_phases(values, offsets), row_loops(all_axes(ids))
     if values[at.STRICT] and prepared is None:
         phases += check_phases(values)
         apart = position_row(rows, 0) not in (0, MANY_LOOPS)
@@ -200,7 +201,7 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
             # Maxima look at ids again, to say which rows they came from.
             replace(strip_phase(combine, values, desc.embedding_dim), index=ids.element),
         )
-    words = at.layout_words(len(views), (values, rows, at.last_axis([weight, out])))
+    words = at.layout_words(len(views), (values, rows, last_axis([weight, out])))
     return Program(phases, words, ids.element)
 
 
@@ -269,8 +270,8 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
             walk_phase(sums.sum_segments, values, nbytes),
             strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
-    columns = at.last_axis([dout, dout if dweight is None else dweight])
-    rows = at.row_loops(at.all_axes(ids))
+    columns = last_axis([dout, dout if dweight is None else dweight])
+    rows = row_loops(all_axes(ids))
     return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
@@ -298,9 +299,9 @@ def _max_backward(desc: Any, *views: Any) -> Program:
                 index=_I64,
             ),
         )
-    columns = at.last_axis([dout, dout if dweight is None else dweight])
+    columns = last_axis([dout, dout if dweight is None else dweight])
     # Column by column, so that what a row of the table won in one of them lies side by side.
-    turned = at.row_loops((winners.extents[::-1], winners.strides[::-1]))
-    rows = at.row_loops(at.all_axes(ids))
+    turned = row_loops((winners.extents[::-1], winners.strides[::-1]))
+    rows = row_loops(all_axes(ids))
     words = at.layout_words(len(views), (values, rows, columns), (others, turned, columns))
     return Program(phases, words, ids.element)

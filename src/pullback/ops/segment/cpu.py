@@ -28,6 +28,7 @@ from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.contract import NEUTRAL, Traits
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.cpu_walk import NARROW
+from pullback.ops.segment.loops import all_axes, column_loops, first_axis, row_loops
 from pullback.tensor.layout import AxisLoops, Loops
 from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef
@@ -238,8 +239,8 @@ def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     _, values = _tables(traits, desc)
     prepared = given(values, order, offsets)
     tensors = [view for view in (source, target, *saved) if view is not None]
-    columns = at.column_loops(tensors)
-    rows = at.row_loops(at.all_axes(ids), at.first_axis(positions))
+    columns = column_loops(tensors)
+    rows = row_loops(all_axes(ids), first_axis(positions))
     nbytes = desc.element.itemsize * desc.embedding_dim
     values |= {
         at.LAST: last_id(desc.num_segments, ids),
@@ -313,7 +314,7 @@ def preparation(
     values = id_tables(room, ids.shape[0], extent, sort=True)
     values |= {at.LAST: last_id(extent, ids), at.STRICT: 1, at.ASCENDING: 1}
     findings_at = values[at.FINDINGS_AT]
-    rows, columns = at.row_loops(at.all_axes(ids)), at.column_loops([])
+    rows, columns = row_loops(all_axes(ids)), column_loops([])
     check = Program(
         check_phases(values)[:1], at.layout_words(5, (values, rows, columns)), ids.element
     )
