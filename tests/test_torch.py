@@ -169,6 +169,51 @@ def test_the_negative_bit_is_seen() -> None:
     assert torch.equal(pullback.cumsum(negated), pullback.cumsum(-x))
 
 
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_memory_that_was_freed(calls_before: int) -> None:
+    """As those do who shard parameters; also where such a call is known."""
+    x, out = torch.ones(5000), torch.ones(5000)
+    for _ in range(calls_before):
+        pullback.cumsum(x)
+        pullback.cumsum(x, out=out)
+    x.untyped_storage().resize_(0)
+    out.untyped_storage().resize_(0)
+    sentence = "cumsum: `{}` must have at least 20000 bytes of memory, got 0"
+    with pytest.raises(pullback.BufferTooSmall, match=sentence.format("x")):
+        pullback.cumsum(x)
+    with pytest.raises(pullback.BufferTooSmall, match=sentence.format("out")):
+        pullback.cumsum(torch.ones(5000), out=out)
+    desc = pullback.ScanDescriptor(
+        kind=pullback.ScanKind.CUMSUM, input_shape=(5000,), scan_axis=0, element=ElementKind.F32
+    )
+    plan = pullback.ScanPlan.select(pullback.Stream.cpu(), desc)
+    for args in ({"x": x, "y": torch.ones(5000)}, {"x": torch.ones(5000), "y": out}):
+        with pytest.raises(pullback.BufferTooSmall, match="20000 bytes"):
+            plan.run(pullback.Stream.cpu(), pullback.Workspace.NONE, pullback.ScanArgs(**args))
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_zeros_without_memory(calls_before: int) -> None:
+    """Torch's own tangents of what does not depend on the input."""
+    for _ in range(calls_before):
+        pullback.cumsum(torch.ones(3))
+    assert torch.equal(pullback.cumsum(torch._efficientzerotensor((3,))), torch.zeros(3))
+
+
+def test_out_is_checked_whichever_way_a_call_goes() -> None:
+    x = torch.ones(3, dtype=torch.complex64)
+    for given in (x.real, x.conj().imag):
+        kept = torch.zeros(3)
+        outs = (torch.zeros(2, 3), torch.zeros(3).double(), [kept], torch.zeros(3, device="meta"))
+        for out in outs:
+            with pytest.raises(pullback.PullbackError, match="cumsum: `out` must be"):
+                pullback.cumsum(given, out=out)
+        for pair in (kept, (kept,), (kept, torch.zeros(3))):
+            with pytest.raises(pullback.PullbackError, match="cummax: `out` must be"):
+                pullback.cummax(given, return_indices=True, out=pair)
+        assert torch.equal(kept, torch.zeros(3))
+
+
 def test_subclasses_keep_their_shapes_apart() -> None:
     class Named(torch.Tensor):  # type: ignore[misc]
         pass

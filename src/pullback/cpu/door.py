@@ -100,15 +100,27 @@ def _locate_tensor(slot, word):
 
 
 @register_jitable
-def _is_safe(owners, kind):
-    """Whether an array is inside an owner of this type, because somebody has checked; Python looks
-    at other owners."""
+def _is_known(kind, kinds):
     number = 0
-    while owners[number] != 0:
-        if owners[number] == kind:
+    while kinds[number] != 0:
+        if kinds[number] == kind:
             return True
         number += 1
     return False
+
+
+@register_jitable
+def _is_inside_owner(array, slot):
+    """Whether somebody has checked that an array keeps to the memory of its owner, and that to its
+    own, by their types; Python looks at the others."""
+    owner, safe = array[_BASE], at(slot[OWNERS_AT])
+    if owner == 0:
+        return True
+    if type_of(owner) == slot[OBJECT]:  # an array, which may be a view in turn
+        owner = at(owner)[_BASE]
+        if owner == 0:
+            return True
+    return _is_known(type_of(owner), safe)
 
 
 @register_jitable
@@ -127,7 +139,7 @@ def locate(slot, word):
     rank = array[_RANK] & _HALF
     if rank != slot[RANK] or array[FLAGS] & _WRITABLE != slot[WRITABLE]:
         return STRANGE
-    if array[_BASE] != 0 and not _is_safe(at(slot[OWNERS_AT]), type_of(array[_BASE])):
+    if not _is_inside_owner(array, slot):
         return STRANGE
     if not _are_laid_out(slot, at(array[_EXTENTS]), at(array[_STRIDES])):
         return STRANGE
@@ -136,9 +148,10 @@ def locate(slot, word):
 
 @register_jitable
 def _are_apart(block, aligned, pairs, rules):
-    """Whether all addresses are aligned and nothing that is written is near another tensor."""
+    """Whether there is memory, aligned, and nothing that is written is near another tensor."""
     for _ in range(aligned):
-        if block[rules[0]] & rules[1] != 0:
+        place = block[rules[0]]
+        if place & rules[1] != 0 or place == 0:  # freed by its library
             return False
         rules = at(address_of(rules) + 16)
     for _ in range(pairs):

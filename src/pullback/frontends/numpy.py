@@ -15,10 +15,10 @@ from pullback.plan.plan import exact, remember
 from pullback.tensor.adapters import (
     JAX,
     NUMPY,
-    SAFE_OWNERS,
     TRACED,
     check_inside_owner,
     family_of,
+    is_inside_owner,
     numpy_address,
 )
 from pullback.tensor.view import TensorSpec
@@ -69,7 +69,7 @@ def _key(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
 
 def _summary(value: Any) -> Any:
     if type(value) is np.ndarray:
-        if type(value.base) not in SAFE_OWNERS and not _is_inside(value):
+        if not (is_inside_owner(value) or _is_inside(value)):
             return object()  # equal to nothing, so that it is validated, and refused, every time
         return value.shape, value.strides, value.dtype, value.flags.writeable
     bundle = getattr(value, "bundle_key", None)

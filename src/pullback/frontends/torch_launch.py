@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.contract.element import TABLE
-from pullback.contract.errors import Unsupported
+from pullback.contract.errors import BufferTooSmall, Unsupported
 from pullback.cpu.door import DESCRIBERS
 from pullback.cpu.interpreter import capsule_address
 from pullback.cpu.manners import Manners
@@ -60,7 +60,8 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
         if type(value) in PLAIN:
             if not value.is_cpu or value.is_neg():
                 return FOREIGN
-            value.data_ptr()  # raises for what has no memory of its own
+            if not value.data_ptr() and value.numel():  # which raises for other wrappers
+                return FOREIGN
             key += (type(value), value.shape, value.stride(), value.dtype)
             if value.requires_grad:
                 state = GRADED
@@ -104,6 +105,9 @@ def launch(function: Function, *args: Any, **options: Any) -> Any:
     args, options = function.as_called(given)
     key, state = key_of(function, args, options)
     if state >= FOREIGN:
+        for name, value in given.items():
+            if isinstance(value, torch.Tensor) and value.is_cpu and not value.data_ptr():
+                raise BufferTooSmall(function.name, name, value.nbytes, 0)
         raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
     entry = entry_of(key, function, args, options, None)
     result = entry.ready.run(args, options, None, entry.look)

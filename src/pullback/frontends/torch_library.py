@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import pullback
+from pullback.contract.element import describe
+from pullback.contract.errors import BufferTooSmall, InvalidProblem, Unsupported
 from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids, transform
 from pullback.frontends.torch_gpu import on_gpu
-from pullback.frontends.torch_launch import DTYPES, launch
+from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor
 from pullback.tensor.view import TensorRef
@@ -131,7 +133,7 @@ class Op:
         views = self.function.views(arguments)
         call = self.function.body(**views)
         record, desc = call.plan.record, call.descriptor
-        record.validate(desc)
+        call.validate(self.function.name)
         device = next(v.device for n in self.function.tensors if hasattr(v := views[n], "device"))
         for name, view in call.tensors.items():
             if isinstance(view, TensorRef) and record.slot(name).used(desc):
@@ -212,8 +214,13 @@ def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: A
     given = {**function.defaults, **dict(zip(function.parameters, args, strict=False)), **options}
     op, spelt = as_op(function, given)
     results = op(**spelt)
-    target = given.get("accumulate_into") if out is None else out
-    return results if target is None else _written(results, target)
+    if out is None:
+        target = given.get("accumulate_into")
+        return results if target is None else target.copy_(results)
+    found = results if isinstance(results, tuple) else (results,)
+    for target, result in _targets(function.name, out, found):
+        target.copy_(result)
+    return out
 
 
 def as_op(function: Function, given: Options) -> tuple[Any, Options]:
@@ -238,9 +245,29 @@ def _spelt(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _written(results: Any, targets: Any) -> Any:
-    if isinstance(targets, Tensor):
-        return targets.copy_(results)
-    for target, result in zip(targets, results, strict=True):
-        target.copy_(result)
-    return targets
+def _targets(op: str, out: Any, results: tuple[Tensor, ...]) -> list[tuple[Tensor, Tensor]]:
+    """What was given for the results, each with its own."""
+    count = len(results)
+    given = (out,) if count == 1 else out
+    if not isinstance(given, tuple) or len(given) != count:
+        got = f"a tuple of {len(given)}" if isinstance(given, tuple) else describe(given)
+        raise InvalidProblem(op, "out", f"a tuple of {count} arrays", got)
+    pairs = list(zip(given, results, strict=True))
+    for target, result in pairs:
+        _check_target(op, target, result)
+    return pairs
+
+
+def _check_target(op: str, target: Any, result: Tensor) -> None:
+    """A result is copied only to what it might have been written to."""
+    if not isinstance(target, Tensor):
+        raise Unsupported(op, "out", "a torch array, as the others", describe(target))
+    if target.shape != result.shape:
+        expected = f"of shape {tuple(result.shape)}"
+        raise InvalidProblem(op, "out", expected, f"shape {tuple(target.shape)}")
+    for fact in ("dtype", "device"):
+        wanted, got = getattr(result, fact), getattr(target, fact)
+        if wanted != got:
+            raise Unsupported(op, "out", f"of {fact} {wanted}", f"{got}")
+    if type(target) in PLAIN and target.is_cpu and target.numel() and not target.data_ptr():
+        raise BufferTooSmall(op, "out", target.nbytes, 0)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property, update_wrapper
@@ -55,6 +56,15 @@ def _jax() -> Any:
 FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax}
 
 
+@contextmanager
+def _said_by(op: str) -> Iterator[None]:
+    try:
+        yield
+    except PullbackError as error:
+        kind, (_, *rest) = error.__reduce__()
+        raise kind(op, *rest) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What a function asks of a plan.
@@ -69,12 +79,14 @@ class Call:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def select(self, op: str, stream: Stream) -> Plan[Any, Any]:
-        """The plan, which finds fault in the name of the function."""
-        try:
+        """The plan; what it finds fault with is said in the name of the function."""
+        with _said_by(op):
             return self.plan.select(stream, self.descriptor)
-        except PullbackError as error:
-            kind, (_, *rest) = error.__reduce__()
-            raise kind(op, *rest) from None
+
+    def validate(self, op: str) -> None:
+        """The same where no plan will run."""
+        with _said_by(op):
+            self.plan.record.validate(self.descriptor)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:

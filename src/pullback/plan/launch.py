@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.element import cast_of, describe
-from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
+from pullback.contract.errors import (
+    BufferTooSmall,
+    InvalidProblem,
+    MisalignedOperand,
+    Unsupported,
+)
 from pullback.contract.record import Slot
 from pullback.cpu.block import TENSORS, UNSURE, WORKSPACE
 from pullback.tensor.layout import share_an_element
@@ -122,8 +127,12 @@ class Launch:
         return (self._native and self._native.door(values, offsets)) or False
 
     def check_addresses(self, addresses: Sequence[int], arrays: Sequence[Any]) -> None:
-        """What validation is left when only addresses changed: alignment and aliasing."""
+        """What validation is left when only addresses changed: memory that its library has not
+        freed, alignment and aliasing."""
         for position, low_bits in self._rules.aligned:
+            if not addresses[position]:
+                low, high = TensorRef(arrays[position]).bounds()
+                raise BufferTooSmall(self._op, self._slots[position].name, high - low, 0)
             if addresses[position] & low_bits:
                 raise MisalignedOperand(
                     self._op,

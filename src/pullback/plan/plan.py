@@ -35,9 +35,9 @@ from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tens
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.adapters import (
-    SAFE_OWNERS,
     adapter_of,
     check_inside_owner,
+    is_inside_owner,
     numpy_address,
 )
 from pullback.tensor.view import TensorMut, TensorRef
@@ -241,7 +241,7 @@ class Plan(Generic[D, A]):
         addresses: list[int] = []
         for position, array in enumerate(arrays):
             if type(array) is np.ndarray and self._used[position]:
-                if type(array.base) not in SAFE_OWNERS:
+                if not is_inside_owner(array):
                     check_inside_owner(array, self.op, self.record.slots[position].name)
                 keys.append((array.shape, array.strides, array.dtype, array.flags.writeable))
                 addresses.append(numpy_address(array))

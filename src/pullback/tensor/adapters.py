@@ -100,8 +100,8 @@ def _numpy_key(array: Any) -> tuple[Any, ...]:
 
 
 # Arrays with owners of these types cannot reach beyond them: NumPy itself checked, or the library
-# that made them. The exception is what `as_strided` makes, whose owner is a stand-in. The same for
-# native code: their identities, and zeros.
+# that made them. The exception is what `as_strided` makes, whose owner is a stand-in: the owner of
+# the owner of any view of it. The same for native code: their identities, and zeros.
 SAFE_OWNERS: set[type] = set()
 OWNERS: Final = (ctypes.c_int64 * 32)()
 
@@ -117,12 +117,19 @@ _CAPSULE: Final = type(np._core.multiarray._ARRAY_API)  # type: ignore[attr-defi
 _trust(np.ndarray, type(None), bytes, bytearray, memoryview, mmap.mmap, _CAPSULE)
 
 
+def is_inside_owner(array: Any) -> bool:
+    """Whether the types of its owners say that an array keeps to their memory."""
+    kind = type(array.base)
+    return kind in SAFE_OWNERS and (kind is not np.ndarray or type(array.base.base) in SAFE_OWNERS)
+
+
 def check_inside_owner(array: Any, op: str, argument: str) -> None:
     """A view made with strange strides may reach beyond the array it was made from."""
-    if family_of(array.base) in (TORCH, JAX):
-        _trust(type(array.base))
-        return
     owner, link = None, array.base
+    outer = link.base if type(link) is np.ndarray else link
+    if family_of(outer) in (TORCH, JAX):
+        _trust(type(outer))
+        return
     while link is not None:  # to the last array: what it was made from in turn, NumPy checked
         owner = link if isinstance(link, np.ndarray) else owner
         link = getattr(link, "base", None)
@@ -139,7 +146,7 @@ def check_inside_owner(array: Any, op: str, argument: str) -> None:
 def _numpy_facts(array: Any, op: str, argument: str) -> Facts:
     element = _element(array, op, argument)
     strides = _element_strides(array.strides, array.shape, array.itemsize, op, argument)
-    if type(array.base) not in SAFE_OWNERS:
+    if not is_inside_owner(array):
         check_inside_owner(array, op, argument)
     return Facts(
         numpy_address(array), array.shape, strides, element, "cpu", bool(array.flags.writeable)
