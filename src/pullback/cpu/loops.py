@@ -36,6 +36,13 @@ def step(w, tensor):
 
 
 @register_jitable
+def between(w, tensor):
+    """Element stride of a tensor from row to row: along the innermost of the other loops."""
+    rank = w[1]
+    return w[3 + rank + tensor * (rank + 2) + rank] if rank > 0 else 0
+
+
+@register_jitable
 def offset(w, tensor, row):
     """Where row number `row` of a tensor starts in the order of the walk, in elements."""
     rank = w[1]

@@ -93,15 +93,8 @@ def lines_across(p: Pointer):
 
 
 @op
-def tile_rows(p: Pointer, L: Lane):
-    """How many steps a tile has: along the axis enough to fill the time an operation takes."""
-    along = 16 if STORAGE[p.dtype].wide == types.float64 else 32
-    return literal(along if L.literal_value == 1 else 8, p, L)
-
-
-@op
 def long_rows(p: Pointer, L: Lane):
-    """The same for tiles that take long: twice as much to do at a time pays there."""
+    """How many steps a tile has: along the axis enough to fill the time an operation takes."""
     return literal(32 if L.literal_value == 1 else 8, p, L)
 
 

@@ -11,13 +11,6 @@ from pullback.ops.simplex.cpu_traits import GROUP
 
 
 @inlined
-def between(w, tensor):
-    """How far rows of a group lie apart: along the innermost of the loops around the axis."""
-    rank = w[1]
-    return w[3 + rank + tensor * (rank + 2) + rank] if rank > 0 else 0
-
-
-@inlined
 def _on(cursor, r):
     p, i, apart, streaming, further = cursor
     return p, i + r * further, apart, streaming

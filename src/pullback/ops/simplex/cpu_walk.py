@@ -21,11 +21,11 @@ from numba import types
 
 from pullback.cpu.emit import I64, Lane, Vec, inlined, lanes_below, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
-from pullback.cpu.loops import extent, offset, step
+from pullback.cpu.loops import between, extent, offset, step
 from pullback.cpu.memory import STORAGE, is_aligned
 from pullback.cpu.program import TENSORS
 from pullback.cpu.tiles import by_type, joined, literal, moved
-from pullback.ops.simplex.cpu_groups import between, lane_by_lane, of_row
+from pullback.ops.simplex.cpu_groups import lane_by_lane, of_row
 from pullback.ops.simplex.cpu_steps import whole_steps
 from pullback.ops.simplex.cpu_traits import CLASSES, GROUP, HALF, LANES
 
