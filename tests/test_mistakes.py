@@ -33,6 +33,10 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+# Every value in NumPy; the others lead to the same look at it, in a third of the cases each.
+SHARES = {"numpy": slice(None), "torch": slice(0, None, 3), "jax": slice(1, None, 3)}
+
+
 def arguments_of(subject: Subject) -> Arguments:
     """Some that the function takes, each array filled."""
     for case in subject.cases():
@@ -63,7 +67,7 @@ def test_a_wrong_option_is_named(subject: Subject, family: str) -> None:
     for name in subject.function.parameters:
         if subject.function.tensors.get(name) is False and family != "numpy":
             continue  # the same look at the same values
-        for value in VALUES:
+        for value in VALUES[SHARES[family]]:
             error = complaint(subject, {**given, name: value})
             named = isinstance(error, pb.PullbackError) and error.op == subject.name
             assert named or error is None, f"{name}={value!r}: {error!r}"

@@ -56,7 +56,7 @@ from pullback.ops.simplex.cpu_aim import (
 from pullback.ops.simplex.cpu_exponential import LN2, drift_of, times
 from pullback.ops.simplex.cpu_shelf import fetched, has_room, no_shelf, put_aside, shelf
 from pullback.ops.simplex.cpu_steps import ask, give_inexact, take, to_next
-from pullback.ops.simplex.cpu_sums import total_of_positive
+from pullback.ops.simplex.cpu_sums import total_of_positive, total_of_positive_rarely
 from pullback.ops.simplex.cpu_tops import higher, highest, no_top
 from pullback.ops.simplex.cpu_traits import GROUP, LANES
 from pullback.ops.simplex.cpu_walk import (
@@ -131,7 +131,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
         def row(cursors, cells, n, width, L):
             each(longer, cursors, cells, n, width, L)
 
-        never = isinstance(cells[-1], types.NoneType)
+        never = isinstance(cells[-1], types.NoneType) or L.literal_value == GROUP
         return (lambda cursors, cells, n, width, L: None) if never else row
 
     @inlined
@@ -160,7 +160,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
                 if near:
                     total_of_positive(_near_term, (x,), cells, n, width, fours, sums, L)
                 else:
-                    total_of_positive(_any_term, (x,), cells, n, width, fours, sums, L)
+                    total_of_positive_rarely(_any_term, (x,), cells, n, width, fours, sums, L)
                 found, wanted = wanted, DONE
                 for part in range(parts):
                     there = exists(width - part * LANES, L)

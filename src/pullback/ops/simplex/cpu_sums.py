@@ -111,28 +111,43 @@ def _summed_short(term, cursors, cells, n, part):
     return both[0], both[1], used
 
 
-@by_type
-def total(term, cursors, cells, n, width, fours, sums, L):
-    """Sums over each row of the two vectors of term(cursors, left, cells, part, L), the second of
-    which may be None: in sums[part] and sums[SPAN + part]. `fours` and `sums` have SUMS cells of
-    the terms' type and of pairs of f64."""
+@inlined
+def _summed_rarely(term, cursors, cells, n, part):
+    """The same in less code, for what is rare."""
+    p, zero, used = cursors[0][0], splat(0.0, CLASSES), SPAN
+    both = (zero, zero), (zero, zero)
+    for j in range(0, n, LANES):
+        terms = term(moved(cursors, j, 0), n - j, cells, part, 1)
+        both, used = with_terms(p, both, terms), _cells_with(terms[1])
+    return both[0], both[1], used
 
-    def row(term, cursors, cells, n, width, fours, sums, L):
-        first, second, _ = _summed(term, cursors, cells, n, 0)
-        p = cursors[0][0]
-        sums[0], sums[SPAN] = over_lanes(p, first), over_lanes(p, second)
 
-    def group(term, cursors, cells, n, width, fours, sums, L):
-        zero, used = splat(0.0, CLASSES), SPAN
-        first, second = stack((zero, zero), GROUP), stack((zero, zero), GROUP)
-        for r in range(width):
-            here = of_row(cursors, r)
-            first[r], second[r], used = _summed_short(term, here, lane_by_lane(cells), n, r)
-        sums[0] = _over_rows(cursors[0][0], first)
-        if used > SPAN:
-            sums[SPAN] = _over_rows(cursors[0][0], second)
+def _totals(summed: Callable, summed_short: Callable) -> Callable:
+    @by_type
+    def total(term, cursors, cells, n, width, fours, sums, L):
+        def row(term, cursors, cells, n, width, fours, sums, L):
+            p, (first, second, _) = cursors[0][0], summed(term, cursors, cells, n, 0)
+            sums[0], sums[SPAN] = over_lanes(p, first), over_lanes(p, second)
 
-    return {1: row, LANES: _across(LANES), GROUP: group}[L.literal_value]
+        def group(term, cursors, cells, n, width, fours, sums, L):
+            zero, used = splat(0.0, CLASSES), SPAN
+            first, second = stack((zero, zero), GROUP), stack((zero, zero), GROUP)
+            for r in range(width):
+                here = of_row(cursors, r)
+                first[r], second[r], used = summed_short(term, here, lane_by_lane(cells), n, r)
+            sums[0] = _over_rows(cursors[0][0], first)
+            if used > SPAN:
+                sums[SPAN] = _over_rows(cursors[0][0], second)
+
+        return {1: row, LANES: _across(LANES), GROUP: group}[L.literal_value]
+
+    return total
+
+
+# total(term, cursors, cells, n, width, fours, sums, L): sums over each row of the two vectors of
+# term(cursors, left, cells, part, L), the second of which may be None: in sums[part] and
+# sums[SPAN + part]. `fours` and `sums` have SUMS cells of the terms' type and of pairs of f64.
+total, _total_rarely = _totals(_summed, _summed_short), _totals(_summed_rarely, _summed_rarely)
 
 
 def _across(run: int) -> Callable:
@@ -163,54 +178,80 @@ def _across(run: int) -> Callable:
     return total
 
 
-@by_type
-def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
-    """The sum of first vectors, of which no lane is negative: runs of them in their own type."""
-    run = traits(cursors[0][0]).run
-
-    def simply(term, cursors, cells, n, width, fours, sums, L):
-        total(term, cursors, cells, n, width, fours, sums, L)
-
-    @inlined
-    def summed(term, cursors, cells, n, part):
-        p, whole = cursors[0][0], whole_steps(cursors, n)
-        zero, nothing = splat(0.0, CLASSES), filled(p, 0.0, CLASSES)
-        sum = zero
-        for start in range(0, n, run):
-            some, end = nothing, min(start + run, n)
-            for j in range(start, min(end, whole), LANES):
-                some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
-            for j in range(max(start, whole), end, LANES):
-                some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
-            sum += to_f64(some)
-        return sum, zero
-
-    @inlined
-    def summed_short(term, cursors, cells, n, part):
-        """The same of no more than a run of neighbours."""
-        whole, some = n - n % LANES, filled(cursors[0][0], 0.0, CLASSES)
-        for j in range(0, whole, LANES):
+@inlined
+def _run_summed(term, cursors, cells, n, part, run):
+    """The sum over a row whose terms add up in runs."""
+    p, whole = cursors[0][0], whole_steps(cursors, n)
+    zero, nothing = splat(0.0, CLASSES), filled(p, 0.0, CLASSES)
+    sum = zero
+    for start in range(0, n, run):
+        some, end = nothing, min(start + run, n)
+        for j in range(start, min(end, whole), LANES):
             some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
-        last = moved(cursors, 0, whole)
-        if n - whole > HALF:
-            some = _run_on(some, term(last, (n - whole, None), cells, part, 1)[0])
-        elif n > whole:
-            some = _run_on(some, term(last, (n - whole, None, None), cells, part, 1)[0])
-        return to_f64(some), splat(0.0, CLASSES)
+        for j in range(max(start, whole), end, LANES):
+            some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
+        sum += to_f64(some)
+    return sum, zero
 
-    def row(term, cursors, cells, n, width, fours, sums, L):
-        sums[0] = over_lanes(cursors[0][0], summed(term, cursors, cells, n, 0))
 
-    def group(term, cursors, cells, n, width, fours, sums, L):
-        zero = splat(0.0, CLASSES)
-        rows = stack((zero, zero), GROUP)
-        for r in range(width):
-            rows[r] = summed_short(term, of_row(cursors, r), lane_by_lane(cells), n, r)
-        sums[0] = _over_rows(cursors[0][0], rows)
+@inlined
+def _run_summed_short(term, cursors, cells, n, part, run):
+    """The same of no more than a run of neighbours."""
+    whole, some = n - n % LANES, filled(cursors[0][0], 0.0, CLASSES)
+    for j in range(0, whole, LANES):
+        some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
+    last = moved(cursors, 0, whole)
+    if n - whole > HALF:
+        some = _run_on(some, term(last, (n - whole, None), cells, part, 1)[0])
+    elif n > whole:
+        some = _run_on(some, term(last, (n - whole, None, None), cells, part, 1)[0])
+    return to_f64(some), splat(0.0, CLASSES)
 
-    if run == LANES:
-        return simply
-    return {1: row, LANES: _across(run), GROUP: group}[L.literal_value]
+
+@inlined
+def _run_summed_rarely(term, cursors, cells, n, part, run):
+    """The same in less code, for what is rare."""
+    p, zero = cursors[0][0], splat(0.0, CLASSES)
+    sum = zero
+    for start in range(0, n, run):
+        some = filled(p, 0.0, CLASSES)
+        for j in range(start, min(start + run, n), LANES):
+            some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
+        sum += to_f64(some)
+    return sum, zero
+
+
+def _totals_of_positive(total: Callable, summed: Callable, summed_short: Callable) -> Callable:
+    @by_type
+    def total_of_positive(term, cursors, cells, n, width, fours, sums, L):
+        run = traits(cursors[0][0]).run
+
+        def simply(term, cursors, cells, n, width, fours, sums, L):
+            total(term, cursors, cells, n, width, fours, sums, L)
+
+        def row(term, cursors, cells, n, width, fours, sums, L):
+            sums[0] = over_lanes(cursors[0][0], summed(term, cursors, cells, n, 0, run))
+
+        def group(term, cursors, cells, n, width, fours, sums, L):
+            zero = splat(0.0, CLASSES)
+            rows = stack((zero, zero), GROUP)
+            for r in range(width):
+                here = of_row(cursors, r)
+                rows[r] = summed_short(term, here, lane_by_lane(cells), n, r, run)
+            sums[0] = _over_rows(cursors[0][0], rows)
+
+        if run == LANES:
+            return simply
+        return {1: row, LANES: _across(run), GROUP: group}[L.literal_value]
+
+    return total_of_positive
+
+
+# The sum of first vectors, of which no lane is negative: runs of them in their own type.
+total_of_positive = _totals_of_positive(total, _run_summed, _run_summed_short)
+total_of_positive_rarely = _totals_of_positive(
+    _total_rarely, _run_summed_rarely, _run_summed_rarely
+)
 
 
 @op
