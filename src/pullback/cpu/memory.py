@@ -52,9 +52,9 @@ from pullback.cpu.transfer import (
     lane_bytes,
     lowest,
     masked_load,
-    masked_store,
     scattered,
     stored,
+    stored_first,
     turned,
 )
 
@@ -221,20 +221,14 @@ def put_first(p: Pointer, i: Index, step: Index, count: Index, v: Vec):
         return None
 
     def emit(b, p_, i_, step_, count_, v_):
-        raw = encoded(b, p, v_, v.dtype)
-        mask = lanes_below(b, count_, v.n)
-
-        def apart():
-            scattered(b, p_, i_, step_, at_most(b, count_, v.n), raw)
-
-        def ahead():
-            masked_store(b, p_, i_, mask, raw)
-
-        def back():
-            at = lowest(b, i_, v.n)
-            masked_store(b, p_, at, turned(b, mask), turned(b, raw))
-
-        apart() if lane_bytes(raw.type) == 2 else by_step(b, step_, ahead, back, apart)
+        raw, count = encoded(b, p, v_, v.dtype), at_most(b, count_, v.n)
+        by_step(
+            b,
+            step_,
+            lambda: stored_first(b, p_, i_, count, raw),
+            lambda: stored_first(b, p_, i_, count, raw, back=True),
+            lambda: scattered(b, p_, i_, step_, count, raw),
+        )
 
     return types.void(p, types.int64, _index(step), types.int64, v), emit
 

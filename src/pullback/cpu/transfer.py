@@ -94,6 +94,26 @@ def masked_store(b, p, i, mask, v) -> None:
     llvm_call(b, "masked.store", ir.VoidType(), values, [v.type, where.type])
 
 
+def stored_first(b, p, i, count, v, back=False) -> None:
+    """The first `count` lanes of v to p[i], p[i+1], ... or back, in pieces of 8, 4, 2, 1 lanes: one
+    store with a mask takes longer on machines below AVX-512."""
+    whole, cells = _cells(b, v.type)
+    b.store(v, whole)
+    size = v.type.count
+    while size:
+        with b.if_then(b.icmp_unsigned("!=", b.and_(count, I64(size)), I64(0))):
+            done = b.and_(count, I64(-2 * size))
+            kind = ir.VectorType(v.type.element, size)
+            piece = b.load(block_at(b, cells, done, kind), align=lane_bytes(kind))
+            at = lowest(b, b.sub(i, done), size) if back else b.add(i, done)
+            b.store(
+                turned(b, piece) if back else piece,
+                block_at(b, p, at, kind),
+                align=lane_bytes(kind),
+            )
+        size //= 2
+
+
 def stored(b, p, i, v, streaming) -> None:
     size = lane_bytes(v.type)
 

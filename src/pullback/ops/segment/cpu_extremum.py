@@ -20,7 +20,7 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.vector import is_nan, like, not_le, select, splat, to_f64
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
-from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
+from pullback.ops.segment.cpu_panel import over_saved_panels, write_row
 from pullback.ops.segment.cpu_strip import (
     as_compute,
     as_wide,
@@ -165,25 +165,25 @@ def all_holders(saved, places, rows, at, along, count, n, sign):
 @inlined
 def to_holder(task, state, block, mark, at, along, count, n):
     """The gradient to the row whose number is the mark, zeros to the others."""
-    _, target, tile, _, source, _, _, _ = state
+    _, target, sheet, _, source, _, _, _ = state
     s, _, start, end, _, _, _ = block
     g = load(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     for j in range(end - start):
         out = select(mark == like(mark, j), g, filled(target, 0.0, n))
-        write_tile(tile, j, at, count, n, out)
+        write_row(sheet, j, at, count, n, out)
 
 
 @inlined
 def to_holders(task, state, block, best, mark, at, along, count, n):
     """An equal share of the gradient to each row that holds the extremum."""
-    _, target, tile, places, source, saved, sign, _ = state
+    _, target, sheet, places, source, saved, sign, _ = state
     s, _, start, end, _, _, _ = block
     g = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     share = g / as_wide(target, mark)
     for j in range(end - start):
         v = signed_row(saved, places, j, at[2], along[2], count, n, sign)
         out = select(equals(v, best), share, filled_wide(target, 0.0, n))
-        write_tile(tile, j, at, count, n, out)
+        write_row(sheet, j, at, count, n, out)
 
 
 @inlined

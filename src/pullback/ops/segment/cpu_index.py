@@ -42,6 +42,7 @@ from pullback.ops.segment.cpu_words import (
 )
 
 LANES = 8
+MANY = 4 * LANES  # rows of a segment, on average, from which on not every id is looked at
 POSITION_BITS = 40  # of a packed entry; the id within its bucket stands above them
 POSITION = (1 << POSITION_BITS) - 1
 
@@ -116,8 +117,16 @@ def check_ids(task, lo, hi):
     ids, found, rows = index_pointer(task, IDS), findings(task), word(task, ROWS)
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
-        found[2 * c] = first_outside(task, ids, first, end) if word(task, STRICT) else rows
-        found[2 * c + 1] = first_descent(task, ids, first, end) if word(task, ASCENDING) else rows
+        outside = descent = rows
+        if word(task, ASCENDING):
+            descent = first_descent(task, ids, first, end)
+        if word(task, STRICT):
+            # Where no id is below the one before, the ends speak for all.
+            ends = id_at(task, ids, first), id_at(task, ids, end - 1)
+            ordered = word(task, ASCENDING) and descent == rows
+            if not ordered or ends[0] < 0 or ends[1] > word(task, LAST):
+                outside = first_outside(task, ids, first, end)
+        found[2 * c], found[2 * c + 1] = outside, descent
 
 
 @register_jitable
@@ -144,19 +153,22 @@ def judge(task, lo, hi):
 @kernel
 def find_borders(task, lo, hi):
     """offsets[s] = the first position whose id is s or more. Items are the places between ids,
-    both ends included."""
+    both ends included. Where segments are long, ids that are as one further on are passed over."""
     ids, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
     rows, segments = word(task, ROWS), word(task, SEGMENTS)
-    before, step = -1, single_step(task)
+    before, step, n = -1, single_step(task), lo
+    stride = LANES if rows > MANY * segments else rows + 1
     if lo > 0:
         before = min(max(id_at(task, ids, lo - 1), -1), segments)
-    for n in range(lo, hi):
+    while n < hi:
+        while n + stride < hi and id_by_step(task, ids, n + stride - 1, step) == before:
+            n += stride
         after = segments
         if n < rows:
             after = min(max(id_by_step(task, ids, n, step), -1), segments)
         for s in range(before + 1, after + 1):
             offsets[s] = n
-        before = after
+        before, n = after, n + 1
 
 
 @kernel

@@ -1,5 +1,6 @@
 """Blocks whose rows are written: into a tile first, and from there whole pieces of rows at once,
-since half a cache line here and there costs more than everything else."""
+since half a cache line here and there costs more than everything else. Narrow rows that lie one
+after the other need no tile: what a strip writes is all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pullback.cpu.kernel import word
 from pullback.cpu.memory import get, is_aligned, put, put_first, to_next_line
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
+    MANY_LOOPS,
     lanes,
     line_elements,
     load,
@@ -28,32 +30,83 @@ from pullback.ops.segment.cpu_words import (
     has_order,
 )
 
+NO_LIMIT = 1 << 62
+
 
 @inlined
-def over_panels(task, columns, wide, strip, state, block):
-    """All strips of a block. The state begins with a list for the rows of the target, the target
-    and the tile; a strip is given its place in the tile as at[1], and returns whether it wrote."""
+def are_in_order(task):
+    """Whether the rows of a block lie in the target one after the other, to be kept in caches."""
+    apart = word(task, POSITION_ROW)
+    return apart != MANY_LOOPS and not has_order(task) and word(task, STREAMING) == 0
+
+
+@inlined
+def limit_of(columns, apart, block, column, panel, straight, forwards):
+    """Up to where a strip may write more lanes than it has, from a column of a panel on: in a tile,
+    where the row has room for them; in the target, where the next row comes next and is still to
+    be written."""
+    _, inner, outers, _, _ = columns
+    if not straight:
+        return NO_LIMIT if column + NARROW <= panel else 0
+    covered = forwards and outers == 1 and inner <= NARROW and apart == inner
+    return block[3] * apart if covered else 0
+
+
+@inlined
+def with_sheet(state, sheet, limit):
+    """The state with what strips write to in place of the tile: memory, the distance of rows, and
+    the limit."""
+    return (state[0], state[1], (sheet[0], sheet[1], limit), *state[3:])
+
+
+@inlined
+def write_row(sheet, j, at, count, n, v):
+    """A strip of row j of the block."""
+    p, apart, limit = sheet
+    here = j * apart + at[1]
+    if count >= n or here + n <= limit:
+        put(p, here, 1, v, False)
+    else:
+        put_first(p, here, 1, count, v)
+
+
+@inlined
+def _over_panels(task, columns, wide, strip, state, block, forwards):
     w, inner, outers, steps, _ = columns
     places, target, tile = state[0], state[1], state[2]
     unit, panel = steps[0] == 1 and steps[2] == 1, tile_columns(target)
     rows = block[3] - block[2]
-    if rows > 0:
+    straight = (forwards or inner <= NARROW) and steps[1] == 1 and are_in_order(task)
+    sheet = (target, word(task, POSITION_ROW)) if straight else (tile, panel)
+    if rows > 0 and not straight:
         list_rows(task, POSITION_ROW, block, places)
     for outer in range(outers):
         (i, j, k), column = run_starts(w, outer), outer * inner
         for begin in range(0, inner, panel):
             past, c, wrote = min(begin + panel, inner), begin, False
+            left = block[2] * sheet[1] + j if straight else -begin
+            known = with_sheet(state, sheet, 0)
             while unit and c + wide <= past:
-                at = (i + c, c - begin, k + c)
-                wrote = strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
+                at = (i + c, left + c, k + c)
+                wrote = strip(task, known, block, at, (1, 1, 1), column + c, wide, wide)
                 c += wide
             while c < past:
-                at, count = (i + c * steps[0], c - begin, k + c * steps[2]), min(past - c, NARROW)
-                along = (steps[0], 1, steps[2])
-                wrote = strip(task, state, block, at, along, column + c, count, NARROW)
+                at = (i + c * steps[0], left + c, k + c * steps[2])
+                along, count = (steps[0], 1, steps[2]), min(past - c, NARROW)
+                limit = limit_of(columns, sheet[1], block, c - begin, panel, straight, forwards)
+                known = with_sheet(state, sheet, limit)
+                wrote = strip(task, known, block, at, along, column + c, count, NARROW)
                 c += NARROW
-            if wrote:
+            if wrote and not straight:
                 pour(task, target, places, rows, j + begin * steps[1], steps[1], tile, past - begin)
+
+
+@inlined
+def over_panels(task, columns, wide, strip, state, block):
+    """All strips of a block. The state begins with a list for the rows of the target, the target
+    and the tile; a strip is given a sheet in place of the tile and where it begins there as at[1],
+    writes the rows in order, and returns whether it did."""
+    _over_panels(task, columns, wide, strip, state, block, True)
 
 
 @inlined
@@ -61,17 +114,15 @@ def over_saved_panels(task, columns, wide, strip, state, block):
     """The same where the saved input is read beside: its rows are listed next in the state."""
     if block[2] < block[3]:
         list_rows(task, SAVED_ROW, block, state[3])
-    over_panels(task, columns, wide, strip, state, block)
+    _over_panels(task, columns, wide, strip, state, block, True)
 
 
 @inlined
-def write_tile(tile, j, at, count, n, v):
-    """A strip of row j of the block."""
-    here = j * tile_columns(tile) + at[1]
-    if count >= n:
-        put(tile, here, 1, v, False)
-    else:
-        put_first(tile, here, 1, count, v)
+def over_saved_panels_back(task, columns, wide, strip, state, block):
+    """The same where a strip writes the last row first."""
+    if block[2] < block[3]:
+        list_rows(task, SAVED_ROW, block, state[3])
+    _over_panels(task, columns, wide, strip, state, block, False)
 
 
 @inlined

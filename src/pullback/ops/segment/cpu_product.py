@@ -20,7 +20,7 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.vector import any_lane, splat, to_f64
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
-from pullback.ops.segment.cpu_panel import over_saved_panels, write_tile
+from pullback.ops.segment.cpu_panel import over_saved_panels_back, write_row
 from pullback.ops.segment.cpu_scaled import (
     SEEN,
     factor,
@@ -239,7 +239,7 @@ def plain_to_rows(state, rows, memory, after, at, along, count, n):
     Every four rows the product of those before lies within 2^+-90, so it never leaves 2^+-537, and
     that of the rows after stays within 2^+-627: a gradient within 2^+-390 keeps it normal. One that
     is held there only leaves no trace, since the product of all others lies within 2^+-239."""
-    _, target, tile, places, _, saved = state
+    _, target, sheet, places, _, saved = state
     before, low, high, j = splat(1.0, n), splat(-1, SEEN), splat(0, SEEN), 0
     while j < rows:
         stop = min(j + steps_between(saved) + 1, rows)
@@ -254,14 +254,14 @@ def plain_to_rows(state, rows, memory, after, at, along, count, n):
     for i in range(rows):
         j = rows - 1 - i
         y = after * get(memory, j * n, 1, n)
-        write_tile(tile, j, at, count, n, as_wide(target, y))
+        write_row(sheet, j, at, count, n, as_wide(target, y))
         after = after * row(saved, places[j] + at[2], along[2], count, n)
     return True
 
 
 @inlined
 def scaled_to_rows(state, rows, memory, g, at, along, count, n):
-    _, target, tile, places, _, saved = state
+    _, target, sheet, places, _, saved = state
     before, after = one(n), normalised(saved, g)
     for j in range(rows):
         keep(saved, memory, j, before, n)
@@ -270,7 +270,7 @@ def scaled_to_rows(state, rows, memory, g, at, along, count, n):
     for i in range(rows):
         j = rows - 1 - i
         y = valued(saved, times(saved, after, kept(saved, memory, j, n)))
-        write_tile(tile, j, at, count, n, as_wide(target, y))
+        write_row(sheet, j, at, count, n, as_wide(target, y))
         after = by_row(saved, after, places[j] + at[2], along[2], count, n)
         after = now_and_then(saved, after, i)
 
@@ -313,7 +313,7 @@ def product_gradients(task, lo, hi):
     target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
-    over_segments(task, lo, hi, others_lanes(target), gradient_strip, state, over_saved_panels)
+    over_segments(task, lo, hi, others_lanes(target), gradient_strip, state, over_saved_panels_back)
 
 
 @inlined
@@ -359,4 +359,6 @@ def hand_out_products(task, lo, hi):
     target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
-    over_long_blocks(task, lo, hi, others_lanes(target), hand_out_strip, state, over_saved_panels)
+    over_long_blocks(
+        task, lo, hi, others_lanes(target), hand_out_strip, state, over_saved_panels_back
+    )

@@ -7,7 +7,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import as_i64_pointer, fence, filled_wide, on_stack
 from pullback.cpu.vector import like
-from pullback.ops.segment.cpu_panel import over_panels, write_tile
+from pullback.ops.segment.cpu_panel import over_panels, write_row
 from pullback.ops.segment.cpu_strip import (
     lanes,
     load_wide,
@@ -35,12 +35,12 @@ from pullback.ops.segment.cpu_words import (
 @inlined
 def share_strip(task, state, block, at, along, column, count, n):
     """source / size to each of the rows."""
-    _, _, tile, source = state
+    _, _, sheet, source = state
     s, _, start, end, size, _, _ = block
     v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     v = v / like(v, size)
     for j in range(end - start):
-        write_tile(tile, j, at, count, n, v)
+        write_row(sheet, j, at, count, n, v)
     return end > start
 
 
