@@ -327,6 +327,8 @@ def _backward(record_tile):
         # The record that holds the extremum: its place, and the sum that belongs to it.
         places, totals = stack(0, side), stack(scalar_wide(p, 0.0), side)
         box, words = on_stack(p, room), stack(0, entries)
+        # A single chunk leaves nothing to settle: no line must keep the sum of its last record.
+        known = 0 if n > CHUNK else first_step(L)
         for item in range(lo, hi):
             line, lines = strip_of(task, item)
             dy, dx = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
@@ -340,7 +342,7 @@ def _backward(record_tile):
                 at = moved((x,), begin, 0)[0], marks, sign
                 sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
                 for c in range(0, lines, L):
-                    sums[c // L] = nothing, 0, nothing
+                    sums[c // L] = nothing, known, nothing
                     if begin == 0:
                         words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
                 dy_, dx_ = moved((dy, dx), begin, 0)
@@ -348,7 +350,6 @@ def _backward(record_tile):
                 sweep_back(
                     gradient_tile, dx_, box, pitch, (dy_, marks), steps, lines, sums, rows, L
                 )
-                # A single chunk leaves nothing to settle.
                 for c in range(lines if n > CHUNK else 0):
                     ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
                     to = moved((dx,), 0, c)[0]
