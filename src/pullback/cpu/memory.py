@@ -15,7 +15,7 @@ contiguous accesses, anything else goes lane by lane. Nothing assumes alignment 
            write(p, i, s)                   one scalar
            compress_store(p, i, v, mask)    the selected lanes side by side; returns how many
     typed  filled(p, x, n)  scalar(p, x)  filled_wide  scalar_wide   x in p's compute or wide type
-    plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  prefetch(p, i)  fence()
+    plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  prefetch(p, i)  prefetch_early(p, i)  fence()
            to_next_line(p, i)               elements before the next cache line begins
            on_stack(p, n)                   room for n elements of p's kind
            as_f32_pointer(address)  and f64 i32 i64 i16 u16 u8
@@ -327,16 +327,22 @@ def on_stack(p: Pointer, n: Lane):
     return p(p, n), emit
 
 
-@op
-def prefetch(p: Pointer, i: Index):
-    """Ask for the line of element i; any address is allowed."""
+def _prefetch(locality: int) -> Callable:
+    def prefetch(p: Pointer, i: Index):
+        """Ask for the line of element i; any address is allowed."""
 
-    def emit(b, p_, i_):
-        where = b.bitcast(b.gep(p_, [i_]), I8.as_pointer())
-        read_it, keep_it, as_data = I32(0), I32(3), I32(1)
-        llvm_call(b, "prefetch", ir.VoidType(), [where, read_it, keep_it, as_data], [where.type])
+        def emit(b, p_, i_):
+            where = b.bitcast(b.gep(p_, [i_]), I8.as_pointer())
+            values = [where, I32(0), I32(locality), I32(1)]  # to be read; of data
+            llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
 
-    return types.void(p, types.int64), emit
+        return types.void(p, types.int64), emit
+
+    return op(prefetch)
+
+
+# To the first cache, or to the second, which has room for what is needed later.
+prefetch, prefetch_early = _prefetch(3), _prefetch(2)
 
 
 @op

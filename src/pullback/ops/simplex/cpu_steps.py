@@ -27,7 +27,7 @@ from pullback.cpu.emit import (
     shuffle,
     splatted,
 )
-from pullback.cpu.memory import STORAGE, decoded, encoded, get, get_wide, prefetch, put
+from pullback.cpu.memory import STORAGE, decoded, encoded, get, get_wide, prefetch, prefetch_early, put
 from pullback.cpu.pieces import first_loaded, first_stored
 from pullback.cpu.tiles import by_type
 from pullback.cpu.transfer import (
@@ -161,16 +161,22 @@ def _ask_ahead(cursor):
     prefetch(p, i + AHEAD * apart + LANES // 2)
 
 
-@by_type
-def ask(cursor, ahead, L):
-    """Along a row, fetch the step of neighbours that lies so many elements ahead."""
-    line = LINE // cursor[0].dtype.bitwidth
+def _asker(fetch: Callable) -> Callable:
+    @by_type
+    def ask(cursor, ahead, L):
+        """Along a row, fetch the step of neighbours that lies so many elements ahead."""
+        line = LINE // cursor[0].dtype.bitwidth
 
-    def row(cursor, ahead, L):
-        for k in range(0, LANES, line):
-            prefetch(cursor[0], cursor[1] + ahead + k)
+        def row(cursor, ahead, L):
+            for k in range(0, LANES, line):
+                fetch(cursor[0], cursor[1] + ahead + k)
 
-    return row if L.literal_value == 1 else (lambda cursor, ahead, L: None)
+        return row if L.literal_value == 1 else (lambda cursor, ahead, L: None)
+
+    return ask
+
+
+ask, ask_early = _asker(prefetch), _asker(prefetch_early)
 
 
 @by_type

@@ -13,15 +13,22 @@ from collections.abc import Callable
 from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import splat
-from pullback.ops.simplex.cpu_steps import ask, is_void, whole_steps
+from pullback.ops.simplex.cpu_steps import ask, ask_early, is_void, whole_steps
 from pullback.ops.simplex.cpu_sums import over_lanes, total, with_terms
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES
 from pullback.ops.simplex.cpu_walk import SPAN, each
 
 # Bits of a row in one turn: enough that keeping sums meanwhile is cheap; and, where what is needed
 # is only known once a part of the row was seen, enough for memory to answer within a turn.
-TURN, TURN_OF_FEW = 1 << 13, 1 << 15
+TURN, TURN_OF_FEW = 1 << 12, 1 << 15
 MOST_STEPS = TURN_OF_FEW // (16 * LANES)
+EARLY = 1 << 17  # bits of a row from a request for memory to its use
+
+
+@by_type
+def early(p):
+    elements = EARLY // p.dtype.bitwidth
+    return lambda p: elements
 
 
 def _turns(bits: int, seek: Callable, prepare: Callable, add: Callable) -> Callable:
@@ -72,13 +79,13 @@ def _seek_all(cursors, n, start, end, places):
 
 @inlined
 def _prepare_all(cursors, j, block, start, places, found):
-    ask(moved(cursors, 0, j)[1], block, 1)
+    ask_early(moved(cursors, 0, j)[1], early(cursors[1][0]), 1)
 
 
 @inlined
 def _add_all(term, cursors, cells, n, start, end, block, places, found, both):
     for j in range(start, end, LANES):
-        ask(moved(cursors, 0, j)[0], block, 1)
+        ask_early(moved(cursors, 0, j)[0], early(cursors[0][0]), 1)
         terms = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
         both = with_terms(cursors[0][0], both, terms)
     return both
