@@ -15,7 +15,8 @@ contiguous accesses, anything else goes lane by lane. Nothing assumes alignment 
            write(p, i, s)                   one scalar
            compress_store(p, i, v, mask)    the selected lanes side by side; returns how many
     typed  filled(p, x, n)  scalar(p, x)  filled_wide  scalar_wide   x in p's compute or wide type
-    plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  prefetch(p, i)  prefetch_early(p, i)  fence()
+    plain  advance(p, k)  address(p)  is_aligned(p, i, bytes)  fence()
+           prefetch(p, i)  prefetch_early(p, i)  ask for its line, to the first cache or the second
            to_next_line(p, i)               elements before the next cache line begins
            on_stack(p, n)                   room for n elements of p's kind
            as_f32_pointer(address)  and f64 i32 i64 i16 u16 u8

@@ -9,7 +9,7 @@ from pullback.cpu.memory import (
     Pointer,
     fence,
     filled,
-    prefetch,
+    prefetch_early,
     read_wide,
     scalar,
     write,
@@ -65,9 +65,9 @@ def copy_lines(source, row, ahead, target, where, count):
     """A row of whole cache lines."""
     line = line_elements(source)
     for c in range(0, count, line):
-        prefetch(source, ahead + c)
+        prefetch_early(source, ahead + c)
         stream_line(target, where + c, source, row + c)
-    prefetch(source, ahead + count - 1)
+    prefetch_early(source, ahead + count - 1)
 
 
 @op
@@ -113,12 +113,12 @@ def copy_long(target, where, source, row, count, ahead, far):
     wide, line, c = two_lines(source), line_elements(source), 0
     while c + wide <= count:
         if far:
-            prefetch(source, ahead + c)
-            prefetch(source, ahead + c + line)
+            prefetch_early(source, ahead + c)
+            prefetch_early(source, ahead + c + line)
         copy_piece(target, where + c, source, row + c, wide)
         c += wide
     if far:
-        prefetch(source, ahead + count - 1)
+        prefetch_early(source, ahead + count - 1)
     if c < count:  # a last piece that is always there takes longer (measured)
         copy_piece(target, where + count - wide, source, row + count - wide, wide)
 
@@ -147,8 +147,8 @@ def copy_rows(task, lo, hi):
             copy_long(target, where, source, s * stride, count, ahead, far)
         else:
             if far:
-                prefetch(source, ahead)
-                prefetch(source, ahead + count - 1)
+                prefetch_early(source, ahead)
+                prefetch_early(source, ahead + count - 1)
             copy_short(target, where, source, s * stride, count)
 
 

@@ -19,7 +19,7 @@ from pullback.cpu.memory import (
     get_first_wide,
     get_wide,
     is_aligned,
-    prefetch,
+    prefetch_early,
     put,
     put_first,
 )
@@ -111,8 +111,8 @@ def fetch_strip(p, i, n):
     """Ask for n elements from i on, which may begin and end within a cache line; any address is
     allowed."""
     for line in range(0, n, line_elements(p)):
-        prefetch(p, i + line)
-    prefetch(p, i + n - 1)
+        prefetch_early(p, i + line)
+    prefetch_early(p, i + n - 1)
 
 
 @op

@@ -86,7 +86,7 @@ UNSCALED, BY_WEIGHT, BY_SIZE, NUMBERED = 0, 1, 2, 3  # times a weight, over a si
 
 OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS = 1, 2, 3  # what a status means
 
-FAR = 12  # rows asked for in advance: more of them wait for each other
+FAR = 32  # rows asked for in advance, to the second cache: the first has no room for so many
 
 BLOCK = 256  # rows of a segment that are reduced in one go; longer ones are cut there
 LISTED = BLOCK + FAR

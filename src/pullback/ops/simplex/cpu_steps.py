@@ -27,7 +27,16 @@ from pullback.cpu.emit import (
     shuffle,
     splatted,
 )
-from pullback.cpu.memory import STORAGE, decoded, encoded, get, get_wide, prefetch, prefetch_early, put
+from pullback.cpu.memory import (
+    STORAGE,
+    decoded,
+    encoded,
+    get,
+    get_wide,
+    prefetch,
+    prefetch_early,
+    put,
+)
 from pullback.cpu.pieces import first_loaded, first_stored
 from pullback.cpu.tiles import by_type
 from pullback.cpu.transfer import (
