@@ -10,7 +10,7 @@ for one that the tensor cuts short. Shapes (rows, L) are literals.
 
     load(cursor, size, fill, rows, L)     load_wide: the same in the wide type
     store(cursor, size, v, L)
-    expect(cursor, rows, L)               ask for the memory some tiles ahead
+    expect(cursor, rows, L)               ask for memory that is needed soon
     moved(cursors, k, c)                  the cursors k steps and c lines further on
     turned_round(cursors)                 the same places, walking back
     earlier(v, fill, k, L)  later(...)    step r <- step r -+ k; `fill` comes in from outside
@@ -61,7 +61,6 @@ from pullback.cpu.transfer import (
 )
 
 Pointer: Any = types.CPointer
-_AHEAD = 12  # tiles between a request for memory and its use
 
 
 def by_type(choose: Callable) -> Callable:
@@ -298,7 +297,7 @@ load, load_wide = _loader(wide=False), _loader(wide=True)
 
 @op
 def expect(cursor: types.BaseTuple, rows: Lane, L: Lane):
-    """Ask for the memory some tiles ahead, along the axis: a tile that takes long hides it."""
+    """Along the axis, ask for so many steps that are needed soon, to the second cache."""
 
     def emit(b, cursor_, _rows, _L):
         if L.literal_value > 1:
@@ -306,10 +305,10 @@ def expect(cursor: types.BaseTuple, rows: Lane, L: Lane):
         p, i, step = (b.extract_value(cursor_, k) for k in range(3))
         line = 64 // lane_bytes(ir.VectorType(LLVM_ELEMENT[cursor[0].dtype], 1))
         for k in range(0, rows.literal_value, line):
-            there = b.add(i, b.mul(step, I64(_AHEAD * rows.literal_value + k)))
+            there = b.add(i, b.mul(step, I64(k)))
             where = b.bitcast(b.gep(p, [there]), I8.as_pointer())
             kind = [where.type]
-            llvm_call(b, "prefetch", ir.VoidType(), [where, I32(0), I32(3), I32(1)], kind)
+            llvm_call(b, "prefetch", ir.VoidType(), [where, I32(0), I32(2), I32(1)], kind)
 
     return types.void(cursor, rows, L), emit
 

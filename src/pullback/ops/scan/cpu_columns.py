@@ -261,7 +261,7 @@ def running(v, W):
 # --- memory ahead ---------------------------------------------------------------------------------
 
 READ, WRITE = 0, 1
-_AHEAD = 20  # tiles between a request for memory and its use, along
+_AHEAD = 64  # tiles between a request for memory and its use, along
 _LINE, _PAGE = 64, 4096
 _ASIDE = 4 * _LINE
 
@@ -291,7 +291,7 @@ def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, W: Lane, L
             places = [b.add(on, b.mul(by, row)) for row in rows]
         for place in places:
             where = b.bitcast(b.gep(p, [b.add(i, place)]), I8.as_pointer())
-            values = [where, I32(purpose.literal_value), I32(3), I32(1)]
+            values = [where, I32(purpose.literal_value), I32(3 if purpose.literal_value or width > 1 else 2), I32(1)]
             llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
 
     return types.void(cursor, types.int64, purpose, W, L), emit

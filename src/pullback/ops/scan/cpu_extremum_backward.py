@@ -20,6 +20,7 @@ from pullback.cpu.tile_blocks import in_blocks_back, steps_of
 from pullback.cpu.tiles import (
     by_type,
     earlier,
+    expect,
     first,
     inside,
     lanes_of,
@@ -233,8 +234,9 @@ def line_bits(records, k):
 
 @inlined
 def gradient_tile(at, size, state, L):
-    dx, dy, marks = at
+    dx, dy, marks, x = at
     carry, seen, held = state
+    expect(x, long_rows(dy[0], L), L)
     if are_near((dy,)):
         ask_ahead((dy,), -AHEAD, long_rows(dy[0], L), L)
     g = load_wide(dy, size, -0.0, long_rows(dy[0], L), L)
@@ -292,12 +294,14 @@ def settled(dx, begin, steps, n, ends, place, total):
 
 
 def records_of(extrema, wins, last_too):
-    """(x, marks, sign): the extremum after a tile, and the bits of its records."""
+    """(x, marks, sign, dy): the extremum after a tile, and the bits of its records. Meanwhile dy is
+    asked for, and then what the next chunk begins with: either lies where nobody else would look for it."""
 
     @inlined
     def record_tile(at, size, state, L):
-        x, marks, sign = at
+        x, marks, sign, dy = at
         best = state[0]
+        expect(dy, long_rows(x[0], L), L)
         if holds(x, size, best, sign, last_too, long_rows(x[0], L), L):
             marks[0][marks[1] // lanes_to_a_word(L)] = 0
             return state
@@ -339,17 +343,16 @@ def _backward(record_tile):
             for begin in range(0, n, CHUNK):
                 steps = min(CHUNK, n - begin)
                 marks = words, 0, cells, False
-                at = moved((x,), begin, 0)[0], marks, sign
+                x_, dy_, dx_ = moved((x, dy, dx), begin, 0)
+                at = x_, marks, sign, dy_
                 sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
                 for c in range(0, lines, L):
                     sums[c // L] = nothing, known, nothing
                     if begin == 0:
                         words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
-                dy_, dx_ = moved((dy, dx), begin, 0)
-                rows = long_rows(p, L)
-                sweep_back(
-                    gradient_tile, dx_, box, pitch, (dy_, marks), steps, lines, sums, rows, L
-                )
+                rows, after = long_rows(p, L), moved((x_,), CHUNK, 0)[0]
+                back = dy_, marks, after
+                sweep_back(gradient_tile, dx_, box, pitch, back, steps, lines, sums, rows, L)
                 for c in range(lines if n > CHUNK else 0):
                     ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
                     to = moved((dx,), 0, c)[0]

@@ -80,7 +80,7 @@ def _chained(extrema, wins, record_tile):
                     words[k] = 0
             else:
                 bests[0] = (best,)
-                at = x_, (words, 0, 1, False), sign
+                at = x_, (words, 0, 1, False), sign, dy_
                 sweep(record_tile, at, steps, 1, bests, rows, 0, 0, 1)
             if not early:
                 pass_on(extremum, number, bests[0][0])
@@ -90,7 +90,8 @@ def _chained(extrema, wins, record_tile):
                 count = min(CHUNK, steps - i * CHUNK)
                 sums[0] = nothing, 0, nothing
                 to, dy, marks = moved((dx_, dy_, (words, 0, 1, False)), i * CHUNK, 0)
-                sweep_back(gradient_tile, to, box, 0, (dy, marks), count, 1, sums, rows, 1)
+                back = dy, marks, moved((dy,), CHUNK, 0)[0]
+                sweep_back(gradient_tile, to, box, 0, back, count, 1, sums, rows, 1)
                 there = begin + i * CHUNK
                 ends[i] = line_end(sums[0], advance(words, i * WORDS), 1, 0, there, count, 1)
             # What goes past the caches is written before the next span adds to a record of this.
