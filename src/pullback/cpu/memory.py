@@ -31,8 +31,6 @@ from numba import types
 
 from pullback.cpu import float16
 from pullback.cpu.emit import (
-    I8,
-    I32,
     I64,
     LLVM_ELEMENT,
     Lane,
@@ -40,12 +38,12 @@ from pullback.cpu.emit import (
     Vec,
     at_most,
     lanes_below,
-    llvm_call,
     op,
     shaped,
     splatted,
 )
 from pullback.cpu.transfer import (
+    asked_for,
     block_at,
     by_step,
     compressed,
@@ -328,22 +326,15 @@ def on_stack(p: Pointer, n: Lane):
     return p(p, n), emit
 
 
-def _prefetch(locality: int) -> Callable:
+def _prefetch(early: bool) -> Callable:
     def prefetch(p: Pointer, i: Index):
-        """Ask for the line of element i; any address is allowed."""
-
-        def emit(b, p_, i_):
-            where = b.bitcast(b.gep(p_, [i_]), I8.as_pointer())
-            values = [where, I32(0), I32(locality), I32(1)]  # to be read; of data
-            llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
-
-        return types.void(p, types.int64), emit
+        sig = types.void(p, types.int64)
+        return sig, lambda b, p_, i_: asked_for(b, p_, i_, early=early)
 
     return op(prefetch)
 
 
-# To the first cache, or to the second, which has room for what is needed later.
-prefetch, prefetch_early = _prefetch(3), _prefetch(2)
+prefetch, prefetch_early = _prefetch(False), _prefetch(True)
 
 
 @op

@@ -29,8 +29,6 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from pullback.cpu.emit import (
-    I8,
-    I32,
     I64,
     INLINED,
     LLVM_ELEMENT,
@@ -41,13 +39,13 @@ from pullback.cpu.emit import (
     constant,
     inlined,
     lanes_below,
-    llvm_call,
     op,
     shuffle,
     splatted,
 )
 from pullback.cpu.memory import STORAGE, decoded, encoded
 from pullback.cpu.transfer import (
+    asked_for,
     block_at,
     by_step,
     gathered,
@@ -305,10 +303,7 @@ def expect(cursor: types.BaseTuple, rows: Lane, L: Lane):
         p, i, step = (b.extract_value(cursor_, k) for k in range(3))
         line = 64 // lane_bytes(ir.VectorType(LLVM_ELEMENT[cursor[0].dtype], 1))
         for k in range(0, rows.literal_value, line):
-            there = b.add(i, b.mul(step, I64(k)))
-            where = b.bitcast(b.gep(p, [there]), I8.as_pointer())
-            kind = [where.type]
-            llvm_call(b, "prefetch", ir.VoidType(), [where, I32(0), I32(2), I32(1)], kind)
+            asked_for(b, p, b.add(i, b.mul(step, I64(k))), early=True)
 
     return types.void(cursor, rows, L), emit
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 from numba.core import cgutils
 
-from pullback.cpu.emit import I32, I64, llvm_call, shuffle, widened
+from pullback.cpu.emit import I8, I32, I64, llvm_call, shuffle, widened
 
 
 def either(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable):
@@ -47,6 +47,14 @@ def block_at(b: ir.IRBuilder, p: ir.Value, i: ir.Value, kind: ir.VectorType) -> 
 def lowest(b: ir.IRBuilder, i: ir.Value, n: int) -> ir.Value:
     """Where a block that runs backwards from i begins in memory."""
     return b.sub(i, I64(n - 1))
+
+
+def asked_for(b: ir.IRBuilder, p: ir.Value, i: ir.Value, *, early=False, written=False) -> None:
+    """Ask for the line of p[i], at any address. The first cache takes few requests at a time; what
+    is asked for early goes to the second, which takes many."""
+    where = b.bitcast(b.gep(p, [i]), I8.as_pointer())
+    values = [where, I32(int(written)), I32(2 if early else 3), I32(1)]
+    llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
 
 
 def lane_bytes(kind: ir.VectorType) -> int:

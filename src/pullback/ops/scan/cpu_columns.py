@@ -21,7 +21,6 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import (
-    I8,
     I32,
     I64,
     LLVM_ELEMENT,
@@ -29,7 +28,6 @@ from pullback.cpu.emit import (
     Vec,
     constant,
     inlined,
-    llvm_call,
     op,
     shuffle,
 )
@@ -38,7 +36,7 @@ from pullback.cpu.loops import step
 from pullback.cpu.memory import STORAGE, decoded, encoded
 from pullback.cpu.sweep import AXIS
 from pullback.cpu.tiles import Tile, by_type, joined, literal
-from pullback.cpu.transfer import block_at, either, lane_bytes, lowest, stored
+from pullback.cpu.transfer import asked_for, block_at, either, lane_bytes, lowest, stored
 
 Pointer: Any = types.CPointer
 STEPS: Final = 8
@@ -290,9 +288,8 @@ def ask_for(cursor: types.BaseTuple, g: types.Integer, purpose: Lane, W: Lane, L
             rows = [b.add(first, I64(k)) for k in range(share)]
             places = [b.add(on, b.mul(by, row)) for row in rows]
         for place in places:
-            where = b.bitcast(b.gep(p, [b.add(i, place)]), I8.as_pointer())
-            values = [where, I32(purpose.literal_value), I32(3 if purpose.literal_value or width > 1 else 2), I32(1)]
-            llvm_call(b, "prefetch", ir.VoidType(), values, [where.type])
+            written = purpose.literal_value == WRITE
+            asked_for(b, p, b.add(i, place), early=width == 1 and not written, written=written)
 
     return types.void(cursor, types.int64, purpose, W, L), emit
 

@@ -294,8 +294,8 @@ def settled(dx, begin, steps, n, ends, place, total):
 
 
 def records_of(extrema, wins, last_too):
-    """(x, marks, sign, dy): the extremum after a tile, and the bits of its records. Meanwhile dy is
-    asked for, and then what the next chunk begins with: either lies where nobody else would look for it."""
+    """(x, marks, sign, dy): the extremum after a tile, and the bits of its records. Meanwhile dy
+    is asked for, and later what the next chunk begins with: no machine looks there by itself."""
 
     @inlined
     def record_tile(at, size, state, L):

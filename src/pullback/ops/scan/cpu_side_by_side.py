@@ -15,13 +15,13 @@ ask_ahead(cursors, tiles, rows, L)
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I8, I32, I64, Lane, inlined, llvm_call, op
+from pullback.cpu.emit import I64, Lane, inlined, op
 from pullback.cpu.staging import move_row
 from pullback.cpu.tiles import moved, with_second
+from pullback.cpu.transfer import asked_for
 
 CACHE_LINE = 64
 NEAR = 4096  # bytes
-TO_SECOND_CACHE = 2
 AHEAD = 2  # tiles between a request for memory and its use
 
 
@@ -56,10 +56,7 @@ def ask_ahead(cursors: types.BaseTuple, tiles: types.Integer, rows: Lane, L: Lan
             number = b.urem(b.udiv(i, I64(width)), I64(sharing))
             first = b.add(b.mul(number, I64(own)), b.mul(tiles_, I64(rows.literal_value)))
             for row in range(own):
-                there = b.add(i, b.mul(step, b.add(first, I64(row))))
-                where = b.bitcast(b.gep(p, [there]), I8.as_pointer())
-                hints = I32(0), I32(TO_SECOND_CACHE), I32(1)
-                llvm_call(b, "prefetch", ir.VoidType(), [where, *hints], [where.type])
+                asked_for(b, p, b.add(i, b.mul(step, b.add(first, I64(row)))), early=True)
 
     return types.void(cursors, types.int64, rows, L), emit
 

@@ -7,7 +7,7 @@ and on strides.
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I8, I32, I64, Vec, inlined, llvm_call, op
+from pullback.cpu.emit import I32, I64, Vec, inlined, op
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
@@ -23,7 +23,7 @@ from pullback.cpu.memory import (
     put,
     put_first,
 )
-from pullback.cpu.transfer import block_at
+from pullback.cpu.transfer import asked_for, block_at
 from pullback.ops.segment.cpu_words import BLOCK, STREAMING
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
@@ -118,13 +118,7 @@ def fetch_strip(p, i, n):
 @op
 def prefetch_to_write(p: Pointer, i: types.Integer):
     """Ask for the line of element i as one that will be written; any address is allowed."""
-
-    def emit(b, p_, i_):
-        where = b.bitcast(b.gep(p_, [i_]), I8.as_pointer())
-        write_it, keep_it, as_data = I32(1), I32(3), I32(1)
-        llvm_call(b, "prefetch", ir.VoidType(), [where, write_it, keep_it, as_data], [where.type])
-
-    return types.void(p, types.int64), emit
+    return types.void(p, types.int64), lambda b, p_, i_: asked_for(b, p_, i_, written=True)
 
 
 @op
