@@ -6,24 +6,22 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
-from pullback.cpu.memory import get, is_aligned, put, put_first, to_next_line
+from pullback.cpu.memory import get, is_aligned, put, put_first
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
+    fetch_strip,
     lanes,
     line_elements,
     load,
-    piece_elements,
-    prefetch_to_write,
-    store,
     stream_line,
     streams_lines,
     tile_columns,
 )
 from pullback.ops.segment.cpu_walk import NARROW, run_starts
 from pullback.ops.segment.cpu_words import (
-    AT_RANDOM,
     FAR,
+    IN_ORDER,
     POSITION_ROW,
     SAVED_ROW,
     STREAMING,
@@ -128,51 +126,32 @@ def over_saved_panels_back(task, columns, wide, strip, state, block):
 @inlined
 def pour(task, target, places, rows, at, along, tile, count):
     """A panel out of the tile: so many elements of each row, from `at` on in a row of the target.
-    Rows at random are asked for before they are written, unless they are written in whole lines: a
-    line that is not must be read first."""
-    scattered, random = has_order(task), word(task, STREAMING) == AT_RANDOM and along == 1
+    Rows at random go past the caches in whole lines only. Others are asked for before they are
+    written: a line that is written in part must be read first."""
+    scattered, streaming = has_order(task), word(task, STREAMING) == IN_ORDER
     for j in range(rows):
-        where, here, c = places[j] + at, j * tile_columns(tile), 0
+        where, here = places[j] + at, j * tile_columns(tile)
         if streams_lines(task, target, where, along, count):
             for c in range(0, count, line_elements(target)):
                 stream_line(target, where + c, tile, here + c)
             continue
         if scattered:
-            soon = places[j + FAR] + at
-            prefetch_to_write(target, soon)
-            prefetch_to_write(target, soon + count - 1)
-        if random and is_aligned(target, where, 16):
-            c = pour_lines(target, where, tile, here, count)
-        pour_rest(task, target, where, along, tile, here, c, count)
+            fetch_strip(target, places[j + FAR] + at, count)
+        pour_row(target, where, along, tile, here, count, streaming)
 
 
 @inlined
-def pour_lines(target, where, tile, here, count):
-    """Whole lines of a row past the caches, what is left of the first and the last one piece by
-    piece; returns how many elements that makes."""
-    piece, line, c = piece_elements(target), line_elements(target), 0
-    head = min(to_next_line(target, where), count)
-    while c + piece <= head:
-        put(target, where + c, 1, get(tile, here + c, 1, piece), False)
-        c += piece
-    while c + line <= count:
-        stream_line(target, where + c, tile, here + c)
-        c += line
-    while c + piece <= count:
-        put(target, where + c, 1, get(tile, here + c, 1, piece), False)
-        c += piece
-    return c
-
-
-@inlined
-def pour_rest(task, target, where, along, tile, here, c, count):
-    wide = lanes(target)
+def pour_row(target, where, along, tile, here, count, streaming):
+    wide, c = lanes(target), 0
     while along == 1 and c + wide <= count:
-        v = load(tile, here + c, 1, wide, wide)
-        store(task, target, where + c, 1, wide, wide, v)
+        v, there = get(tile, here + c, 1, wide), where + c
+        put(target, there, 1, v, streaming and is_aligned(target, there, IN_ORDER))
         c += wide
     while c < count:
-        left = min(count - c, NARROW)
+        left, there = min(count - c, NARROW), where + c * along
         v = load(tile, here + c, 1, left, NARROW)
-        store(task, target, where + c * along, along, left, NARROW, v)
+        if left == NARROW:
+            put(target, there, along, v, streaming and is_aligned(target, there, IN_ORDER))
+        else:
+            put_first(target, there, along, left, v)
         c += NARROW

@@ -23,7 +23,7 @@ from pullback.cpu.memory import (
     put,
     put_first,
 )
-from pullback.cpu.transfer import asked_for, block_at
+from pullback.cpu.transfer import block_at
 from pullback.ops.segment.cpu_words import BLOCK, STREAMING
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
@@ -78,7 +78,7 @@ def elements_in(nbytes):
 
 # A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
 tile_columns, tile_elements = elements_in(TILE_BYTES), elements_in(BLOCK * TILE_BYTES)
-line_elements, piece_elements = map(elements_in, (64, 16))
+line_elements = elements_in(64)
 
 
 @inlined
@@ -113,12 +113,6 @@ def fetch_strip(p, i, n):
     for line in range(0, n, line_elements(p)):
         prefetch_early(p, i + line)
     prefetch_early(p, i + n - 1)
-
-
-@op
-def prefetch_to_write(p: Pointer, i: types.Integer):
-    """Ask for the line of element i as one that will be written; any address is allowed."""
-    return types.void(p, types.int64), lambda b, p_, i_: asked_for(b, p_, i_, written=True)
 
 
 @op
