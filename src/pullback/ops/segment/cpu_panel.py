@@ -1,6 +1,6 @@
 """Blocks whose rows are written: into a tile first, and from there whole pieces of rows at once,
-since half a cache line here and there costs more than everything else. Narrow rows that lie one
-after the other need no tile: what a strip writes is all of them."""
+since half a cache line here and there costs more than everything else. Rows that lie one after
+the other, and stay in the caches until all strips are written, need no tile."""
 
 from __future__ import annotations
 
