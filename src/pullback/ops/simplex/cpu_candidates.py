@@ -61,8 +61,9 @@ def note_places(
             u, v = (shuffle(b, w, w, lanes) for w in (x_, cut_))
             bits = b.bitcast(b.fcmp_unordered(">=", u, v), I8)
             found = b.load(b.gep(table, [I64(0), b.zext(bits, I64)]))
-            # Of 16 elements in pairs, the even ones come first, then the odd ones.
-            first = k // 16 * 16 + k // CLASSES % 2 if apart == 2 else k
+            # Of a step in pairs, the even places come first, then the odd ones.
+            half = x.n // apart
+            first = k % half * apart + k // half
             where = b.add(start, ir.Constant(start.type, [first] * CLASSES))
             where = b.add(b.zext(found, start.type), where)
             b.store(where, block_at(b, places_, count_, where.type), align=4)

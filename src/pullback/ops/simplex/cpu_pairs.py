@@ -1,7 +1,7 @@
 """bf16 along a row: two neighbours share a word of 32 bits, the earlier one in its low half.
 
 A shift makes one an f32, a mask the other, and nothing crosses lanes. So lanes stand in an order of
-their own: of 16 elements the eight at even places come first, then those at odd places.
+their own: of a step those at even places come first, then those at odd places.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -18,19 +18,12 @@ from pullback.ops.simplex.cpu_traits import BF16, CLASSES, traits
 F32 = ir.FloatType()
 
 
-def _split(b, v):
-    """Its vectors of CLASSES lanes."""
-    return [shuffle(b, v, v, range(k, k + CLASSES)) for k in range(0, v.type.count, CLASSES)]
-
-
 def apart(b, raw):
     """bf16 codes side by side as f32, the lanes in order of a step along a row."""
     words = b.bitcast(raw, ir.VectorType(I32, raw.type.count // 2))
-    lanes = []
-    for pairs in _split(b, words):
-        lanes.append(b.shl(pairs, constant(pairs.type, 16)))
-        lanes.append(b.and_(pairs, constant(pairs.type, 0xFFFF0000)))
-    return b.bitcast(joined(b, lanes), ir.VectorType(F32, raw.type.count))
+    even = b.shl(words, constant(words.type, 16))
+    odd = b.and_(words, constant(words.type, 0xFFFF0000))
+    return b.bitcast(joined(b, [even, odd]), ir.VectorType(F32, raw.type.count))
 
 
 def to_even(b, bits):
@@ -52,14 +45,18 @@ def bits_of(b, v):
 
 def together(b, bits):
     """Upper halves side by side again."""
-    lanes = _split(b, bits)
-    halves = ir.VectorType(ir.IntType(16), 2 * CLASSES)
-    alternating = [k + k % 2 * 2 * CLASSES for k in range(2 * CLASSES)]
-    pairs = []
-    for even, odd in zip(lanes[::2], lanes[1::2], strict=True):
-        low = b.bitcast(b.lshr(even, constant(even.type, 16)), halves)
-        pairs.append(shuffle(b, low, b.bitcast(odd, halves), alternating))
-    return joined(b, pairs)
+    n = bits.type.count
+    even, odd = (shuffle(b, bits, bits, range(k, k + n // 2)) for k in (0, n // 2))
+    halves = ir.VectorType(ir.IntType(16), n)
+    low = b.bitcast(b.lshr(even, constant(even.type, 16)), halves)
+    alternating = [k + k % 2 * n for k in range(n)]
+    return shuffle(b, low, b.bitcast(odd, halves), alternating)
+
+
+def in_turn(p, vectors):
+    """Those of a step of p's kind, CLASSES lanes each, in the order of their places."""
+    n = len(vectors) // 2
+    return [vectors[k] for i in range(n) for k in (i, n + i)] if traits(p).paired else vectors
 
 
 @op

@@ -16,7 +16,7 @@ from pullback.cpu.tiles import by_type, joined, moved, stack
 from pullback.cpu.transfer import block_at
 from pullback.cpu.vector import like, splat, to_f64
 from pullback.ops.simplex.cpu_groups import lane_by_lane, of_row
-from pullback.ops.simplex.cpu_pairs import lane_of
+from pullback.ops.simplex.cpu_pairs import in_turn, lane_of
 from pullback.ops.simplex.cpu_steps import whole_steps
 from pullback.ops.simplex.cpu_traits import CLASSES, GROUP, HALF, LANES, traits
 from pullback.ops.simplex.cpu_walk import PARTS, SPAN, SUMS, cast, pair, transposed
@@ -44,6 +44,7 @@ def plus(p: types.CPointer, sums: types.BaseTuple, v: object):
         total, rest = b.extract_value(sums_, 0), b.extract_value(sums_, 1)
         n = total.type.count
         quarters = [shuffle(b, v_, v_, range(k, k + n)) for k in range(0, v.n, n)]
+        quarters = in_turn(p, quarters)
         if _is_f64(p):
             for quarter in quarters:
                 total, error = _two_sum(b, total, quarter)
@@ -187,9 +188,9 @@ def _run_summed(term, cursors, cells, n, part, run):
     for start in range(0, n, run):
         some, end = nothing, min(start + run, n)
         for j in range(start, min(end, whole), LANES):
-            some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
+            some = _run_on(p, some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
         for j in range(max(start, whole), end, LANES):
-            some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
+            some = _run_on(p, some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
         sum += to_f64(some)
     return sum, zero
 
@@ -197,14 +198,15 @@ def _run_summed(term, cursors, cells, n, part, run):
 @inlined
 def _run_summed_short(term, cursors, cells, n, part, run):
     """The same of no more than a run of neighbours."""
-    whole, some = n - n % LANES, filled(cursors[0][0], 0.0, CLASSES)
+    p, whole = cursors[0][0], n - n % LANES
+    some = filled(p, 0.0, CLASSES)
     for j in range(0, whole, LANES):
-        some = _run_on(some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
+        some = _run_on(p, some, term(moved(cursors, 0, j), (n - j,), cells, part, 1)[0])
     last = moved(cursors, 0, whole)
     if n - whole > HALF:
-        some = _run_on(some, term(last, (n - whole, None), cells, part, 1)[0])
+        some = _run_on(p, some, term(last, (n - whole, None), cells, part, 1)[0])
     elif n > whole:
-        some = _run_on(some, term(last, (n - whole, None, None), cells, part, 1)[0])
+        some = _run_on(p, some, term(last, (n - whole, None, None), cells, part, 1)[0])
     return to_f64(some), splat(0.0, CLASSES)
 
 
@@ -216,7 +218,7 @@ def _run_summed_rarely(term, cursors, cells, n, part, run):
     for start in range(0, n, run):
         some = filled(p, 0.0, CLASSES)
         for j in range(start, min(start + run, n), LANES):
-            some = _run_on(some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
+            some = _run_on(p, some, term(moved(cursors, j, 0), n - j, cells, part, 1)[0])
         sum += to_f64(some)
     return sum, zero
 
@@ -255,14 +257,14 @@ total_of_positive_rarely = _totals_of_positive(
 
 
 @op
-def _run_on(sum: Vec, v: Vec):
+def _run_on(p: types.CPointer, sum: Vec, v: Vec):
     """A sum by classes with the terms of v, one after the other."""
 
-    def emit(b, sum_, v_):
+    def emit(b, _, sum_, v_):
         quarters = [shuffle(b, v_, v_, range(k, k + sum.n)) for k in range(0, v.n, sum.n)]
-        return reduce(b.fadd, quarters, sum_)
+        return reduce(b.fadd, in_turn(p, quarters), sum_)
 
-    return sum(sum, v), emit
+    return sum(p, sum, v), emit
 
 
 @by_type

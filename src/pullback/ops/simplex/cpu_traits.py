@@ -11,7 +11,7 @@ GROUP = 2 * CLASSES  # short rows of an item
 
 
 class Traits(NamedTuple):
-    # Neighbours come apart by pairs: of 16 the eight at even places come first, then the others.
+    # Neighbours come apart by pairs: of a step those at even places come first, then the others.
     paired: bool = False
     # So few digits that exponentials, products and sums may be shorter.
     brief: bool = False
