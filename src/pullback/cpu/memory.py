@@ -338,6 +338,11 @@ prefetch, prefetch_early = _prefetch(False), _prefetch(True)
 
 
 @op
+def prefetch_written(p: Pointer, i: Index):
+    return types.void(p, types.int64), lambda b, p_, i_: asked_for(b, p_, i_, written=True)
+
+
+@op
 def fence():
     """Order the streaming stores before whatever follows: once, at the end of a kernel."""
     return types.void(), lambda b: b.fence("seq_cst")

@@ -19,8 +19,14 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.cpu.vector import is_nan, like, not_le, select, splat, to_f64
+from pullback.ops.segment.cpu_abreast import (
+    are_abreast,
+    holder_abreast,
+    lineup,
+    to_holder_abreast,
+)
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
-from pullback.ops.segment.cpu_panel import over_saved_panels, write_row
+from pullback.ops.segment.cpu_panel import are_in_order, over_saved_panels, write_row
 from pullback.ops.segment.cpu_strip import (
     as_compute,
     as_wide,
@@ -31,14 +37,22 @@ from pullback.ops.segment.cpu_strip import (
     sum_lanes,
     tile_elements,
 )
-from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
+from pullback.ops.segment.cpu_walk import (
+    SLIM,
+    columns_of,
+    over_long_blocks,
+    over_long_segments,
+    over_segments,
+)
 from pullback.ops.segment.cpu_words import (
     BLOCK,
     COLUMNS,
     EMPTY,
     LISTED,
     PARTIALS_AT,
+    POSITION_ROW,
     SAVED,
+    SAVED_ROW,
     SEGMENT_ROW,
     SIGN,
     SOURCE,
@@ -85,30 +99,51 @@ def get_part(task, part, column, count, n):
 
 @inlined
 def extremum_strip(task, state, block, at, along, column, count, n):
-    places, source, target, sign = state
-    s, _, start, end, size, slot, _ = block
-    where = s * word(task, SEGMENT_ROW) + at[1]
+    places, source, target, sign, _ = state
+    s, _, start, end, size, _, _ = block
     if size == 0:
         empty = filled_wide(target, real(task, EMPTY), n)
-        store(task, target, where, along[1], count, n, empty)
+        store(task, target, s * word(task, SEGMENT_ROW) + at[1], along[1], count, n, empty)
         return
     best = signed_row(source, places, 0, at[0], along[0], count, n, sign)
     for j in range(end - start):
         fetch_listed(source, places, j, at[0], n)
         v = signed_row(source, places, j, at[0], along[0], count, n, sign)
         best = select(beats(v, best), v, best)
+    keep_extremum(task, state, block, at, along, column, count, n, best)
+
+
+@inlined
+def keep_extremum(task, state, block, at, along, column, count, n, best):
+    target, sign, s, slot = state[2], state[3], block[0], block[5]
     if slot < 0:
+        where = s * word(task, SEGMENT_ROW) + at[1]
         store(task, target, where, along[1], count, n, best * like(best, sign))
     else:
         put_part(task, PARTS * slot, column, count, best)
+
+
+@inlined
+def over_reduced(task, columns, wide, strip, state, block):
+    """All strips of a block; or several rows at a time."""
+    _, source, _, sign, line = state
+    if line[0] > 0 and block[2] < block[3]:
+        count, steps = columns[1], columns[3]
+        best, _, nans = holder_abreast(task, source, block, False, count, sign, line)
+        if not nans:
+            keep_extremum(task, state, block, (0, 0, 0), steps, 0, count, SLIM, best)
+            return
+    over_positions(task, columns, wide, strip, state, block)
 
 
 @kernel
 def extrema(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    state = (on_stack(as_i64_pointer(0), LISTED), source, target, real(task, SIGN))
-    over_segments(task, lo, hi, sum_lanes(source), extremum_strip, state, over_positions)
+    columns = columns_of(task)
+    line = lineup(source, columns, are_abreast(task, columns, POSITION_ROW, 0))
+    state = (on_stack(as_i64_pointer(0), LISTED), source, target, real(task, SIGN), line)
+    over_segments(task, lo, hi, sum_lanes(source), extremum_strip, state, over_reduced)
 
 
 @inlined
@@ -165,7 +200,7 @@ def all_holders(saved, places, rows, at, along, count, n, sign):
 @inlined
 def to_holder(task, state, block, mark, at, along, count, n):
     """The gradient to the row whose number is the mark, zeros to the others."""
-    _, target, sheet, _, source, _, _, _ = state
+    _, target, sheet, _, source, _, _, _, _ = state
     s, _, start, end, _, _, _ = block
     g = load(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     for j in range(end - start):
@@ -176,7 +211,7 @@ def to_holder(task, state, block, mark, at, along, count, n):
 @inlined
 def to_holders(task, state, block, best, mark, at, along, count, n):
     """An equal share of the gradient to each row that holds the extremum."""
-    _, target, sheet, places, source, saved, sign, _ = state
+    _, target, sheet, places, source, saved, sign, _, _ = state
     s, _, start, end, _, _, _ = block
     g = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
     share = g / as_wide(target, mark)
@@ -189,7 +224,7 @@ def to_holders(task, state, block, best, mark, at, along, count, n):
 @inlined
 def gradient_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the partial extremum."""
-    _, _, _, places, _, saved, sign, ties = state
+    _, _, _, places, _, saved, sign, ties, _ = state
     _, _, start, end, size, slot, _ = block
     if size == 0:
         return False
@@ -213,7 +248,30 @@ def gradient_strip(task, state, block, at, along, column, count, n):
 
 
 @inlined
+def over_held(task, columns, wide, strip, state, block):
+    """All strips of a block; or several rows at a time."""
+    _, target, _, _, source, saved, sign, ties, line = state
+    s, _, start, end, _, slot, _ = block
+    if line[0] > 0 and start < end:
+        count, turn = columns[1], ties == LAST_HOLDER
+        best, mark, nans = holder_abreast(task, saved, block, turn, count, sign, line)
+        if not nans and slot < 0:
+            g = load(source, s * word(task, SEGMENT_ROW), columns[3][0], count, SLIM)
+            to_holder_abreast(target, block, count, mark, g, line)
+            return
+        if not nans:
+            put_part(task, PARTS * slot, 0, count, best)
+            put_part(task, PARTS * slot + 1, 0, count, mark)
+            return
+    over_saved_panels(task, columns, wide, strip, state, block)
+
+
+@inlined
 def gradient_state(task, places, tile, saved_places):
+    columns = columns_of(task)
+    abreast = are_abreast(task, columns, SAVED_ROW, 2) and are_in_order(task)
+    abreast = abreast and are_abreast(task, columns, POSITION_ROW, 1)
+    abreast = abreast and word(task, TIES) != ALL_HOLDERS
     return (
         places,
         pointer(task, TARGET),
@@ -223,6 +281,7 @@ def gradient_state(task, places, tile, saved_places):
         pointer(task, SAVED),
         real(task, SIGN),
         word(task, TIES),
+        lineup(pointer(task, SAVED), columns, abreast),
     )
 
 
@@ -232,7 +291,7 @@ def extremum_gradients(task, lo, hi):
     target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
-    over_segments(task, lo, hi, lanes(target), gradient_strip, state, over_saved_panels)
+    over_segments(task, lo, hi, lanes(target), gradient_strip, state, over_held)
 
 
 @inlined

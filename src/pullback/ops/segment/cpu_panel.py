@@ -18,7 +18,7 @@ from pullback.ops.segment.cpu_strip import (
     streams_lines,
     tile_columns,
 )
-from pullback.ops.segment.cpu_walk import NARROW, run_starts
+from pullback.ops.segment.cpu_walk import NARROW, SLIM, run_starts
 from pullback.ops.segment.cpu_words import (
     FAR,
     IN_ORDER,
@@ -93,7 +93,10 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
                 along, count = (steps[0], 1, steps[2]), min(past - c, NARROW)
                 limit = limit_of(columns, sheet[1], block, c - begin, panel, straight, forwards)
                 known = with_sheet(state, sheet, limit)
-                wrote = strip(task, known, block, at, along, column + c, count, NARROW)
+                if count <= SLIM:
+                    wrote = strip(task, known, block, at, along, column + c, count, SLIM)
+                else:
+                    wrote = strip(task, known, block, at, along, column + c, count, NARROW)
                 c += NARROW
             if wrote and not straight:
                 pour(task, target, places, rows, j + begin * steps[1], steps[1], tile, past - begin)

@@ -38,6 +38,7 @@ from pullback.ops.segment.cpu_words import (
 )
 
 NARROW = 16  # columns that do not fill a wide strip go in narrow ones, the last of them masked
+SLIM = 8  # and if no more are left, in half of one
 
 
 @register_jitable
@@ -100,8 +101,11 @@ def over_columns(task, columns, wide, strip, state, block):
             strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
             c += wide
         while c < inner:
-            at = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
-            strip(task, state, block, at, steps, column + c, min(inner - c, NARROW), NARROW)
+            at, left = (i + c * steps[0], j + c * steps[1], k + c * steps[2]), inner - c
+            if left <= SLIM:
+                strip(task, state, block, at, steps, column + c, left, SLIM)
+            else:
+                strip(task, state, block, at, steps, column + c, min(left, NARROW), NARROW)
             c += NARROW
 
 
