@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from pullback.cpu.kernel import index_pointer, kernel, set_word, word, words
-from pullback.cpu.memory import as_i64_pointer, get, read_wide
+from pullback.cpu.memory import as_i64_pointer, get, on_stack, read_wide
 from pullback.cpu.program import DETAIL, STATUS
 from pullback.cpu.vector import any_lane
 from pullback.ops.segment.cpu_words import (
@@ -43,6 +43,7 @@ from pullback.ops.segment.cpu_words import (
 
 LANES = 8
 MANY = 4 * LANES  # rows of a segment, on average, from which on not every id is looked at
+LOOKED_AT = 256  # ids that are looked at for borders in one go
 POSITION_BITS = 40  # of a packed entry; the id within its bucket stands above them
 POSITION = (1 << POSITION_BITS) - 1
 
@@ -150,25 +151,45 @@ def judge(task, lo, hi):
         report(task, 1, NOT_ASCENDING)
 
 
+@register_jitable
+def changes(task, ids, step, n, end, places):
+    """The places from n on, before `end`, whose id is not the one before, and how many they are: a
+    branch for each would have to guess."""
+    count, before = 0, id_by_step(task, ids, n - 1, step)
+    for k in range(n, end):
+        after = id_by_step(task, ids, k, step)
+        places[count] = k
+        count += after != before
+        before = after
+    return count
+
+
 @kernel
 def find_borders(task, lo, hi):
     """offsets[s] = the first position whose id is s or more. Items are the places between ids,
     both ends included. Where segments are long, ids that are as one further on are passed over."""
     ids, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
-    rows, segments = word(task, ROWS), word(task, SEGMENTS)
-    before, step, n = -1, single_step(task), lo
-    stride = LANES if rows > MANY * segments else rows + 1
+    rows, segments, step = word(task, ROWS), word(task, SEGMENTS), single_step(task)
+    places, before, n = on_stack(as_i64_pointer(0), LOOKED_AT), -1, lo
+    long = rows > MANY * segments
     if lo > 0:
         before = min(max(id_at(task, ids, lo - 1), -1), segments)
     while n < hi:
-        while n + stride < hi and id_by_step(task, ids, n + stride - 1, step) == before:
-            n += stride
-        after = segments
-        if n < rows:
-            after = min(max(id_by_step(task, ids, n, step), -1), segments)
-        for s in range(before + 1, after + 1):
-            offsets[s] = n
-        before, n = after, n + 1
+        while long and n + LANES < hi and id_by_step(task, ids, n + LANES - 1, step) == before:
+            n += LANES
+        count, end = 1, n + 1
+        places[0] = n
+        if 0 < n < rows:
+            end = min(n + (LANES if long else LOOKED_AT), hi, rows)
+            count = changes(task, ids, step, n, end, places)
+        for k in range(count):
+            after = segments
+            if places[k] < rows:
+                after = min(max(id_by_step(task, ids, places[k], step), -1), segments)
+            for s in range(before + 1, after + 1):
+                offsets[s] = places[k]
+            before = after
+        n = end
 
 
 @kernel
