@@ -151,6 +151,24 @@ def test_ties_in_a_long_segment(reduction, ties, rng) -> None:
     assert same_bits(y, getattr(oracle, f"segment_{reduction}")(x, ids, 1).astype(np.float64))
 
 
+@pytest.mark.parametrize("width", range(1, 10))
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_narrow_rows_one_after_the_other_are_like_rows_apart(reduction, width, rng) -> None:
+    """Several of the former are taken at a time."""
+    ids = np.sort(np.where(rng.random(1200) < 0.4, 30, rng.integers(0, 90, 1200)))
+    x = rng.integers(-3, 4, (1200, width)).astype(np.float32)
+    for odd in (np.nan, -np.inf, -0.0, 0.0):
+        x[rng.random(x.shape) < 0.02] = odd
+    apart = np.zeros((1200, width + 1), np.float32)[:, :width]
+    apart[...] = x
+    dy = rng.standard_normal((90, width)).astype(np.float32)
+    known = {"indices_are_sorted": True}
+    assert same_bits(*(forward(reduction, v, ids, 90, **known) for v in (x, apart)))
+    for ties in ("first", "last", "split") if reduction in ("max", "min") else (None,):
+        ways = {**known, "ties": ties} if ties else known
+        assert same_bits(*(backward(reduction, dy, v, ids, **ways) for v in (x, apart)))
+
+
 @pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
 def test_products_leave_the_range_and_come_back(element, rng) -> None:
     """Tiny and huge rows whose product is ordinary, in short and long segments, with zeros."""

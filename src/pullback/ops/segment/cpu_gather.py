@@ -10,6 +10,7 @@ from pullback.cpu.memory import (
     fence,
     filled,
     prefetch_early,
+    prefetch_written,
     read_wide,
     scalar,
     write,
@@ -29,6 +30,7 @@ from pullback.ops.segment.cpu_strip import (
 )
 from pullback.ops.segment.cpu_walk import columns_of, over_columns
 from pullback.ops.segment.cpu_words import (
+    ASCENDING,
     COLUMNS,
     FAR,
     IDS,
@@ -43,7 +45,8 @@ from pullback.ops.segment.cpu_words import (
     position_offset,
 )
 
-near_elements = elements_in(1 << 16)  # a table of no more is found without asking ahead
+near_elements = elements_in(1 << 19)  # a table of no more is found without asking ahead
+written_ahead = elements_in(1 << 12)  # lines that are written in part are asked for, too
 two_lines, half_line, quarter_line, eighth_line = map(elements_in, (128, 32, 16, 8))
 
 NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
@@ -129,6 +132,26 @@ def clear_row(target, where, count):
         write(target, where + c, scalar(target, 0.0))
 
 
+@inlined
+def copy_slim(task, source, target, ids, lo, hi, count, far):
+    """Rows of at most half a line, written one after the other: half a line of each, since what is
+    too much the next one writes over. Gives the first position that is left."""
+    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
+    step, size, n = single_step(task), half_line(source), lo
+    last = (segments - 1) * stride + count - size  # where half a line is still of the table
+    highest = last // stride if last >= 0 else -1
+    while n * count + size <= hi * count:
+        s, where = read_wide(ids, n * step), n * count
+        if s < 0 or s > highest or s == padding:
+            break
+        if far:
+            prefetch_early(source, read_wide(ids, min(n + FAR, hi - 1) * step) * stride)
+        prefetch_written(target, where + written_ahead(target))
+        copy_piece(target, where, source, s * stride, size)
+        n += 1
+    return n
+
+
 @kernel
 def copy_rows(task, lo, hi):
     """target[n] = source[ids[n]], zeros where that is no row; rows without gaps, ids and results
@@ -136,8 +159,15 @@ def copy_rows(task, lo, hi):
     source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
     stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
     step, between, count = single_step(task), word(task, POSITION_ROW), word(task, COLUMNS)
-    last, far = word(task, ROWS) - 1, segments * count > near_elements(source)
-    for n in range(lo, hi):
+    last, large = word(task, ROWS) - 1, segments * count > near_elements(source)
+    far = large and word(task, ASCENDING) == 0  # what comes in order is foreseen by hardware
+    slim = between == count and count <= half_line(source) and stride > 0
+    n = lo
+    while n < hi:
+        if slim:
+            n = copy_slim(task, source, target, ids, n, hi, count, far)
+            if n == hi:
+                break
         s, where = read_wide(ids, n * step), n * between
         # Only asked for, never read: any address will do.
         ahead = read_wide(ids, min(n + FAR, last) * step) * stride if far else 0
@@ -149,7 +179,9 @@ def copy_rows(task, lo, hi):
             if far:
                 prefetch_early(source, ahead)
                 prefetch_early(source, ahead + count - 1)
+            prefetch_written(target, where + written_ahead(target))
             copy_short(target, where, source, s * stride, count)
+        n += 1
 
 
 @kernel
