@@ -326,6 +326,19 @@ def on_stack(p: Pointer, n: Lane):
     return p(p, n), emit
 
 
+def elements_in(nbytes: int) -> Callable:
+    """How many elements of p so many bytes hold, as a literal."""
+
+    def elements(p: Pointer):
+        n = nbytes * 8 // p.dtype.bitwidth
+        return types.literal(n)(p), lambda b, _: I64(n)
+
+    return op(elements)
+
+
+line_elements = elements_in(64)
+
+
 def _prefetch(early: bool) -> Callable:
     def prefetch(p: Pointer, i: Index):
         sig = types.void(p, types.int64)

@@ -25,7 +25,15 @@ from numba.extending import intrinsic
 from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, inlined, op, shuffle
 from pullback.cpu.kernel import pointer, word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import address, advance, on_stack, scalar, write
+from pullback.cpu.memory import (
+    address,
+    advance,
+    line_elements,
+    on_stack,
+    prefetch_early,
+    scalar,
+    write,
+)
 from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import AXIS, LINES, OPTION, STREAMS, STRIP
@@ -166,6 +174,17 @@ _fill, _empty = _moved_by(_turn_in, _one_in), _moved_by(_turn_out, _one_out)
 # --- panels ---------------------------------------------------------------------------------------
 
 
+@inlined
+def _ask_for_next(p, starts, along, n, count):
+    """Ask for what the next panel reads, if its lines lie one after the other: no machine foresees
+    it, since other tensors come in between."""
+    apart = starts[count - 1] - starts[0]
+    if along == 1 and count > 1 and apart == (count - 1) * n:
+        begin = starts[0] + count * n
+        for i in range(begin, begin + count * n, line_elements(p)):
+            prefetch_early(p, i)
+
+
 @intrinsic
 def _as_task(typing_context, task, block):
     return task(task, block), lambda context, builder, signature, args: args[1]
@@ -251,6 +270,7 @@ def in_panels(
         block[TENSORS + t] = address(advance(p, mine[0])) if beside else address(room)
         block[_AT + 3 * t + 1] = along if beside else pitch
         if t != output and not beside:
+            _ask_for_next(p, mine, along, extent(w), count)
             _fill(p, mine, along, room, pitch, extent(w), count)
             if repeats:
                 _repeat_last(room, pitch, extent(w), filled, count)

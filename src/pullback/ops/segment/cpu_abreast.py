@@ -9,8 +9,10 @@ from __future__ import annotations
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
+    elements_in,
     filled,
     get,
+    line_elements,
     prefetch_early,
     prefetch_written,
     put,
@@ -19,7 +21,7 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.tiles import stack
 from pullback.cpu.vector import any_lane, is_nan, like, select
-from pullback.ops.segment.cpu_strip import elements_in, line_elements, load
+from pullback.ops.segment.cpu_strip import load
 from pullback.ops.segment.cpu_walk import NARROW, SLIM
 from pullback.ops.segment.cpu_words import ROWS, has_order
 

@@ -7,8 +7,10 @@ from pullback.cpu.emit import I8, Lane, inlined, op
 from pullback.cpu.kernel import index_pointer, kernel, pointer, word
 from pullback.cpu.memory import (
     Pointer,
+    elements_in,
     fence,
     filled,
+    line_elements,
     prefetch_early,
     prefetch_written,
     read_wide,
@@ -19,10 +21,8 @@ from pullback.cpu.transfer import block_at
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
-    elements_in,
     fetch_strip,
     lanes,
-    line_elements,
     load,
     store,
     stream_line,

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
-from pullback.cpu.memory import get, is_aligned, put, put_first
+from pullback.cpu.memory import get, is_aligned, line_elements, put, put_first
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
     fetch_strip,
     lanes,
-    line_elements,
     load,
     stream_line,
     streams_lines,

@@ -12,6 +12,7 @@ from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
     Pointer,
+    elements_in,
     filled,
     filled_wide,
     get,
@@ -19,6 +20,7 @@ from pullback.cpu.memory import (
     get_first_wide,
     get_wide,
     is_aligned,
+    line_elements,
     prefetch_early,
     put,
     put_first,
@@ -66,19 +68,8 @@ as_compute = _cast(lambda storage: storage.compute)
 as_wide = _cast(lambda storage: storage.wide)
 
 
-def elements_in(nbytes):
-    """How many elements of p so many bytes hold, as a literal."""
-
-    def elements(p: Pointer):
-        n = nbytes * 8 // p.dtype.bitwidth
-        return types.literal(n)(p), lambda b, _: I64(n)
-
-    return op(elements)
-
-
 # A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
 tile_columns, tile_elements = elements_in(TILE_BYTES), elements_in(BLOCK * TILE_BYTES)
-line_elements = elements_in(64)
 
 
 @inlined
