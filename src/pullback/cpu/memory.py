@@ -37,11 +37,13 @@ from pullback.cpu.emit import (
     Scalar,
     Vec,
     at_most,
+    constant,
     lanes_below,
     op,
     shaped,
     splatted,
 )
+from pullback.cpu.pieces import first_loaded
 from pullback.cpu.transfer import (
     asked_for,
     block_at,
@@ -160,14 +162,17 @@ def _get_first(target: Callable) -> Callable:
                 return gathered(b, p_, i_, step_, at_most(b, count_, fill.n), kind)
 
             def ahead():
+                if narrow:
+                    return first_loaded(b, p_, i_, at_most(b, count_, fill.n), constant(kind, 0))
                 return masked_load(b, p_, i_, mask, kind)
 
             def back():
                 at = lowest(b, i_, fill.n)
                 return turned(b, masked_load(b, p_, at, turned(b, mask), kind))
 
-            # No machine below AVX-512 masks 16-bit lanes: the loop is the shorter code there.
-            raw = apart() if lane_bytes(kind) == 2 else by_step(b, step_, ahead, back, apart)
+            # No machine below AVX-512 masks 16-bit lanes.
+            narrow = lane_bytes(kind) == 2
+            raw = by_step(b, step_, ahead, apart if narrow else back, apart)
             return b.select(mask, decoded(b, p, raw, fill.dtype), fill_)
 
         return fill(p, types.int64, _index(step), types.int64, fill), emit

@@ -44,6 +44,7 @@ from pullback.cpu.emit import (
     splatted,
 )
 from pullback.cpu.memory import STORAGE, decoded, encoded
+from pullback.cpu.pieces import first_loaded
 from pullback.cpu.transfer import (
     asked_for,
     block_at,
@@ -55,6 +56,7 @@ from pullback.cpu.transfer import (
     masked_store,
     scattered,
     stored,
+    stored_first,
     turned,
 )
 
@@ -227,12 +229,13 @@ class Tile:
         if self.L == 1:
             there = at_most(b, steps, self.rows)
             return gathered(b, self.p, self.i, self.step, there, self.raw)
-        # No machine below AVX-512 masks 16-bit lanes: the loop is the shorter code there.
+        # No machine below AVX-512 masks 16-bit lanes.
         parts = []
         for row in range(self.rows):
             count = _lines_at(b, row, steps, lines)
             if lane_bytes(self.raw) == 2:
-                parts.append(gathered(b, self.p, self._at(row), I64(1), count, self.line))
+                none = constant(self.line, 0)
+                parts.append(first_loaded(b, self.p, self._at(row), count, none))
             else:
                 mask = lanes_below(b, count, self.L)
                 parts.append(masked_load(b, self.p, self._at(row), mask, self.line))
@@ -260,7 +263,7 @@ class Tile:
         for row in range(self.rows):
             count, line = _lines_at(b, row, steps, lines), self._step_of(v, row)
             if lane_bytes(self.raw) == 2:
-                scattered(b, self.p, self._at(row), I64(1), count, line)
+                stored_first(b, self.p, self._at(row), count, line)
             else:
                 masked_store(b, self.p, self._at(row), lanes_below(b, count, self.L), line)
 
