@@ -43,7 +43,7 @@ from pullback.cpu.emit import (
     shaped,
     splatted,
 )
-from pullback.cpu.pieces import first_loaded
+from pullback.cpu.pieces import first_loaded, first_stored_either_way
 from pullback.cpu.transfer import (
     asked_for,
     block_at,
@@ -55,7 +55,6 @@ from pullback.cpu.transfer import (
     masked_load,
     scattered,
     stored,
-    stored_first,
     turned,
 )
 
@@ -157,6 +156,7 @@ def _get_first(target: Callable) -> Callable:
 
         def emit(b, p_, i_, step_, count_, fill_):
             mask = lanes_below(b, count_, fill.n)
+            narrow = lane_bytes(kind) == 2  # no machine below AVX-512 masks such lanes
 
             def apart():
                 return gathered(b, p_, i_, step_, at_most(b, count_, fill.n), kind)
@@ -170,8 +170,6 @@ def _get_first(target: Callable) -> Callable:
                 at = lowest(b, i_, fill.n)
                 return turned(b, masked_load(b, p_, at, turned(b, mask), kind))
 
-            # No machine below AVX-512 masks 16-bit lanes.
-            narrow = lane_bytes(kind) == 2
             raw = by_step(b, step_, ahead, apart if narrow else back, apart)
             return b.select(mask, decoded(b, p, raw, fill.dtype), fill_)
 
@@ -229,8 +227,8 @@ def put_first(p: Pointer, i: Index, step: Index, count: Index, v: Vec):
         by_step(
             b,
             step_,
-            lambda: stored_first(b, p_, i_, count, raw),
-            lambda: stored_first(b, p_, i_, count, raw, back=True),
+            lambda: first_stored_either_way(b, p_, i_, count, raw),
+            lambda: first_stored_either_way(b, p_, i_, count, raw, back=True),
             lambda: scattered(b, p_, i_, step_, count, raw),
         )
 

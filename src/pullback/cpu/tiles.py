@@ -44,7 +44,7 @@ from pullback.cpu.emit import (
     splatted,
 )
 from pullback.cpu.memory import STORAGE, decoded, encoded
-from pullback.cpu.pieces import first_loaded
+from pullback.cpu.pieces import first_loaded, first_stored_either_way
 from pullback.cpu.transfer import (
     asked_for,
     block_at,
@@ -56,7 +56,6 @@ from pullback.cpu.transfer import (
     masked_store,
     scattered,
     stored,
-    stored_first,
     turned,
 )
 
@@ -263,7 +262,7 @@ class Tile:
         for row in range(self.rows):
             count, line = _lines_at(b, row, steps, lines), self._step_of(v, row)
             if lane_bytes(self.raw) == 2:
-                stored_first(b, self.p, self._at(row), count, line)
+                first_stored_either_way(b, self.p, self._at(row), count, line)
             else:
                 masked_store(b, self.p, self._at(row), lanes_below(b, count, self.L), line)
 

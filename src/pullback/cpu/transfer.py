@@ -62,7 +62,7 @@ def lane_bytes(kind: ir.VectorType) -> int:
     return (bits.get(kind.element) or kind.element.width) // 8
 
 
-def _cells(b: ir.IRBuilder, kind: ir.VectorType) -> tuple[ir.Value, ir.Value]:
+def cells_of(b: ir.IRBuilder, kind: ir.VectorType) -> tuple[ir.Value, ir.Value]:
     """A vector on the stack, and the same memory as scalars."""
     with b.goto_entry_block():
         whole = b.alloca(kind)
@@ -77,14 +77,14 @@ def _apart(b: ir.IRBuilder, p: ir.Value, i: ir.Value, step: ir.Value, count: ir.
 
 
 def gathered(b, p, i, step, count, kind) -> ir.Value:
-    whole, cells = _cells(b, kind)
+    whole, cells = cells_of(b, kind)
     with _apart(b, p, i, step, count) as (k, element):
         b.store(b.load(element), b.gep(cells, [k]))
     return b.load(whole)
 
 
 def scattered(b, p, i, step, count, v) -> None:
-    whole, cells = _cells(b, v.type)
+    whole, cells = cells_of(b, v.type)
     b.store(v, whole)
     with _apart(b, p, i, step, count) as (k, element):
         b.store(b.load(b.gep(cells, [k])), element)
@@ -100,26 +100,6 @@ def masked_store(b, p, i, mask, v) -> None:
     where = block_at(b, p, i, v.type)
     values = [v, where, I32(lane_bytes(v.type)), mask]
     llvm_call(b, "masked.store", ir.VoidType(), values, [v.type, where.type])
-
-
-def stored_first(b, p, i, count, v, back=False) -> None:
-    """The first `count` lanes of v to p[i], p[i+1], ... or back, in pieces of 8, 4, 2, 1 lanes: one
-    store with a mask takes longer on machines below AVX-512."""
-    whole, cells = _cells(b, v.type)
-    b.store(v, whole)
-    size = v.type.count
-    while size:
-        with b.if_then(b.icmp_unsigned("!=", b.and_(count, I64(size)), I64(0))):
-            done = b.and_(count, I64(-2 * size))
-            kind = ir.VectorType(v.type.element, size)
-            piece = b.load(block_at(b, cells, done, kind), align=lane_bytes(kind))
-            at = lowest(b, b.sub(i, done), size) if back else b.add(i, done)
-            b.store(
-                turned(b, piece) if back else piece,
-                block_at(b, p, at, kind),
-                align=lane_bytes(kind),
-            )
-        size //= 2
 
 
 def stored(b, p, i, v, streaming) -> None:
@@ -148,7 +128,7 @@ def compressed(b: ir.IRBuilder, p: ir.Value, i: ir.Value, v: ir.Value, mask: ir.
     """
     bits = b.bitcast(mask, ir.IntType(v.type.count))
     total = widened(b, b.ctpop(bits))
-    whole, cells = _cells(b, v.type)
+    whole, cells = cells_of(b, v.type)
     with b.goto_entry_block():
         left = b.alloca(bits.type)
 

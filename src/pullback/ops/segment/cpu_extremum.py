@@ -89,6 +89,12 @@ def put_part(task, part, column, count, v):
 
 
 @inlined
+def keep_holder(task, slot, column, count, best, mark):
+    put_part(task, PARTS * slot, column, count, best)
+    put_part(task, PARTS * slot + 1, column, count, mark)
+
+
+@inlined
 def get_part(task, part, column, count, n):
     partials = as_f64_pointer(scratch(task, PARTIALS_AT))
     return get_first(partials, part * word(task, COLUMNS) + column, 1, count, splat(0.0, n))
@@ -233,8 +239,7 @@ def gradient_strip(task, state, block, at, along, column, count, n):
         if slot < 0:
             to_holders(task, state, block, best, mark, at, along, count, n)
         else:
-            put_part(task, PARTS * slot, column, count, best)
-            put_part(task, PARTS * slot + 1, column, count, mark)
+            keep_holder(task, slot, column, count, best, mark)
     else:
         best, mark = first_holder(
             saved, places, end - start, ties == LAST_HOLDER, at[2], along[2], count, n, sign
@@ -242,8 +247,7 @@ def gradient_strip(task, state, block, at, along, column, count, n):
         if slot < 0:
             to_holder(task, state, block, mark, at, along, count, n)
         else:
-            put_part(task, PARTS * slot, column, count, best)
-            put_part(task, PARTS * slot + 1, column, count, mark)
+            keep_holder(task, slot, column, count, best, mark)
     return slot < 0
 
 
@@ -260,8 +264,7 @@ def over_held(task, columns, wide, strip, state, block):
             to_holder_abreast(target, block, count, mark, g, line)
             return
         if not nans:
-            put_part(task, PARTS * slot, 0, count, best)
-            put_part(task, PARTS * slot + 1, 0, count, mark)
+            keep_holder(task, slot, 0, count, best, mark)
             return
     over_saved_panels(task, columns, wide, strip, state, block)
 
@@ -313,8 +316,7 @@ def combine_holders_strip(task, ties, block, at, along, column, count, n):
         best = select(better, v, best)
     if ties != ALL_HOLDERS:
         mark = mark + holder * like(holder, BLOCK)
-    put_part(task, PARTS * slot, column, count, best)
-    put_part(task, PARTS * slot + 1, column, count, mark)
+    keep_holder(task, slot, column, count, best, mark)
 
 
 @kernel
