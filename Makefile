@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test test-slow test-gpu bench lint clean
+.PHONY: run test test-slow test-gpu bench race lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -26,6 +26,12 @@ test-gpu: $(VENV)/.all
 bench: $(VENV)/.all
 	$(BIN)/pullback bench --save benchmarks/results.json
 	$(BIN)/pullback report benchmarks/results.json --out report.html --pictures benchmarks
+
+# This tree against a commit, row by row: make race BASE=HEAD~1 ROWS='cumsum|lerp'
+ROWS   ?=
+FLOORS ?= --floor 0.95 --mean-floor 0.98
+race: $(VENV)/.all
+	$(BIN)/pullback race $(BASE) --rows '$(ROWS)' $(FLOORS)
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check .

@@ -42,24 +42,25 @@ class Problem:
     gathered: dict[str, int] = field(default_factory=dict)
 
     @cached_property
-    def _given(self) -> Arguments:
+    def given(self) -> Arguments:
+        """The arguments of the calls that are timed."""
         return {**self.arguments, **self.prepared}
 
     def answer(self) -> tuple[Any, ...]:
         """The function's results, newly allocated."""
-        return self.subject.answer(self._given)
+        return self.subject.answer(self.given)
 
     @cached_property
     def allocating(self) -> Callable[[], Any]:
         """The call people write."""
-        function, given = self.subject.function.face, self._given
+        function, given = self.subject.function.face, self.given
         return lambda: function(**given)
 
     @cached_property
     def call(self) -> Call:
         """What the function asks of a plan."""
         function = self.subject.function
-        bound = function.bind((), self._given)
+        bound = function.bind((), self.given)
         return function.body(**function.views(bound))
 
     @property
@@ -76,20 +77,26 @@ class Problem:
     def into_outputs(self, threads: int | None = None) -> tuple[Callable[[], None], list[Array]]:
         """The plan behind the call, run into outputs allocated once."""
         call, stream = self.call, Stream.cpu(threads)
-        record = call.plan.record
         plan = call.plan.select(stream, call.descriptor)
-        outs, views = {}, []
-        for name, spec in zip(call.returns, call.specs, strict=True):
-            shape = record.slot(name).shape(call.descriptor)
-            outs[name] = np.zeros(shape, spec.element.dtype)
-            views.append(outs[name].reshape(spec.shape))
-        # An index made ahead goes in whole; the slots of its parts are no arguments.
-        named = [slot.name for slot in record.slots if not slot.part_of]
-        tensors = {name: _as_given(call.tensors.get(name)) for name in named}
-        tensors.update({k: v for k, v in self.prepared.items() if k in named})
+        tensors, outs = self.plan_tensors()
+        views = [outs[n].reshape(s.shape) for n, s in zip(call.returns, call.specs, strict=True)]
         args = args_class(call.plan)(**{**tensors, **outs})
         workspace = Workspace.allocate(plan)
         return lambda: plan.run(stream, workspace, args), views
+
+    def plan_tensors(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The arguments of the plan behind the call, and new outputs for it, by name."""
+        call = self.call
+        record = call.plan.record
+        outs = {
+            name: np.zeros(record.slot(name).shape(call.descriptor), spec.element.dtype)
+            for name, spec in zip(call.returns, call.specs, strict=True)
+        }
+        # An index made ahead goes in whole; the slots of its parts are no arguments.
+        named = [slot.name for slot in record.slots if not slot.part_of]
+        tensors = {name: _as_given(call.tensors.get(name)) for name in named if name not in outs}
+        tensors.update({k: v for k, v in self.prepared.items() if k in named})
+        return tensors, outs
 
     @cached_property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any
@@ -45,32 +45,46 @@ class Timing:
     samples: int
 
 
+Sampler = Callable[[int], float]
+"""Runs a contestant this many times; the seconds that took."""
+
+
 def race(
     runs: Mapping[str, Run], effort: Effort = FULL, slow: Collection[str] = ()
 ) -> dict[str, Timing]:
     """Time every contestant. All have run before: this is about the steady state. Those known to be
     `slow` are not tried out first."""
-    order = random.Random(0)
-    names = list(runs)
-    samples: dict[str, list[float]] = {name: [] for name in runs}
+    samplers = {name: partial(sample, run) for name, run in runs.items()}
     repeats = {
-        name: 1 if name in slow else _repeats(run, effort.sample) for name, run in runs.items()
+        name: 1 if name in slow else calls_per_sample(sampler, effort.sample)
+        for name, sampler in samplers.items()
     }
-    spent = dict.fromkeys(runs, 0.0)
     tracked = gc.isenabled()
     gc.disable()
     try:
-        while names:
-            order.shuffle(names)
-            for name in names:
-                took = _sample(runs[name], repeats[name])
-                samples[name].append(took / repeats[name])
-                spent[name] += took
-            names = [name for name in names if not _done(samples[name], spent[name], effort)]
+        samples = take_turns(samplers, repeats, effort)
     finally:
         if tracked:
             gc.enable()
     return {name: summary(times) for name, times in samples.items()}
+
+
+def take_turns(
+    samplers: Mapping[str, Sampler], repeats: Mapping[str, int], effort: Effort
+) -> dict[str, list[float]]:
+    """Seconds per call of each contestant, a sample a round, in a new order each round."""
+    order = random.Random(0)
+    names = list(samplers)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    spent = dict.fromkeys(names, 0.0)
+    while names:
+        order.shuffle(names)
+        for name in names:
+            took = samplers[name](repeats[name])
+            samples[name].append(took / repeats[name])
+            spent[name] += took
+        names = [name for name in names if not _done(samples[name], spent[name], effort)]
+    return samples
 
 
 def _done(times: list[float], spent: float, effort: Effort) -> bool:
@@ -78,21 +92,21 @@ def _done(times: list[float], spent: float, effort: Effort) -> bool:
     return len(times) >= effort.rounds or spent >= enough
 
 
-def _sample(run: Run, repeats: int) -> float:
+def sample(run: Run, repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         run()
     return time.perf_counter() - start
 
 
-def _repeats(run: Run, sample: float) -> int:
-    """Calls per sample, so that a sample is long against the clock."""
-    took = _sample(run, 1)
-    if took < 10 * sample:  # a short call is judged when it has found its caches
-        took = _sample(run, 1)
-    if took >= sample:
+def calls_per_sample(sampler: Sampler, seconds: float) -> int:
+    """How many calls make a sample long against the clock."""
+    took = sampler(1)
+    if took < 10 * seconds:  # a short call is judged when it has found its caches
+        took = sampler(1)
+    if took >= seconds:
         return 1
-    return max(1, int(sample / max(_sample(run, 8) / 8, 1e-7)))
+    return max(1, int(seconds / max(sampler(8) / 8, 1e-7)))
 
 
 def summary(times: list[float]) -> Timing:

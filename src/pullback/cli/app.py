@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from pullback.cli import bench, catalog, demo, doctor, gpu, report, show, verify, warm
+from pullback.cli import bench, catalog, demo, doctor, gpu, race, report, show, verify, warm
 
 app = typer.Typer(
     name="pullback",
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "show": show.show,
     "verify": verify.verify,
     "bench": bench.bench,
+    "race": race.race,
     "report": report.report,
     "warm": warm.warm,
     "doctor": doctor.doctor,
