@@ -52,10 +52,11 @@ def findings() -> dict[str, Any]:
     from pullback.bench.machine import cores, describe, installed
     from pullback.cpu.cache import cache_folder
     from pullback.cpu.recycle import cache_info
+    from pullback.cpu.store import limit, summary
 
     machine = describe(pullback.get_num_threads())
     folder = cache_folder()
-    kernels = len(list(folder.glob("*.nbc")))
+    kernels, size = summary(folder)
     missing = {name: use for name, (package, use) in EXTRAS.items() if not installed(package)}
     found: dict[str, Any] = {
         "system": f"{machine.system} {machine.arch}, Python {machine.python}",
@@ -66,7 +67,7 @@ def findings() -> dict[str, Any]:
         "caches": {name: _bytes(size) for name, size in machine.caches.items()},
         "memory": f"{machine.memory / 2**30:.1f} GiB",
         "versions": machine.versions,
-        "kernel cache": f"{folder} ({kernels} compiled)",
+        "kernel cache": f"{folder} ({kernels} compiled, {_bytes(size)} of {_bytes(limit())})",
         "output pool": f"up to {cache_info().limit / 2**20:.0f} MiB",
         "gpu": _gpu(),
         "extras": [name for name in EXTRAS if name not in missing],

@@ -31,6 +31,7 @@ def warm(
     from pullback.cli import screen
     from pullback.contract.element import FLOATS
     from pullback.cpu.cache import cache_folder
+    from pullback.cpu.store import summary
 
     found = list(inventory.plans())
     known = dict.fromkeys(family for family, _ in found)
@@ -50,9 +51,8 @@ def warm(
             whole = True
         except KeyboardInterrupt:
             screen.tell("interrupted: what is compiled is kept")
-    kept = list(cache_folder().glob("*.nbc"))
-    size = sum(file.stat().st_size for file in kept) / 1e6
-    screen.tell(f"{len(kept)} compiled kernels, {size:.1f} MB, in {cache_folder()}")
+    kernels, size = summary(cache_folder())
+    screen.tell(f"{kernels} compiled kernels, {size / 1e6:.1f} MB, in {cache_folder()}")
     for line in failed:
         screen.tell(screen.plain(line))
     if failed or not whole:

@@ -2,25 +2,30 @@
 
 Numba's own cache watches only the file of the function it caches, so an edit in a shared file goes
 unnoticed. Ours files a kernel under a hash of its module and of all that module imports from this
-package, directly or not, in a folder named by a hash of Python, Numba and the compile policy.
+package, directly or not, in a folder named by a hash of Python, Numba and the compile policy. What
+the folder is and which of its files are trusted stands in store.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import re
 import sys
-import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import llvmlite
 import numba
 from llvmlite import ir
 from llvmlite.binding import parse_assembly
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.serialize import dumps
+
+from pullback.cpu import store
 
 # No fastmath: association is what the kernel's source says, on every machine.
 POLICY: dict[str, Any] = {
@@ -34,12 +39,14 @@ POLICY: dict[str, Any] = {
 _ROOT = Path(__file__).resolve().parent.parent
 _NAMES = r"(?: import ([^\n(]*(?:\([^)]*\))?))?"
 _WORD = re.compile(r"\w+")
+# Modules that kernels import and that have no part in their code: an edit there compiles nothing.
+_ASIDE = frozenset(("pullback.cpu.store", "pullback.contract.errors"))
 _IMPORT = re.compile(r"^[ \t]*(?:from|import) (pullback[\w.]*)" + _NAMES, re.MULTILINE)
 
 
 @cache
 def _policy_hash() -> str:
-    about = f"{numba.__version__} {sys.version} {sorted(POLICY.items())} "
+    about = f"{numba.__version__} {llvmlite.__version__} {sys.version} {sorted(POLICY.items())} "
     return _digest(about + os.environ.get("PULLBACK_SOFT_F16", ""), [])
 
 
@@ -80,7 +87,7 @@ def module_hash(module: str) -> str:
 
 def _digest(text: str, modules: Iterable[str]) -> str:
     digest = hashlib.sha256(text.encode())
-    for module in sorted(modules):
+    for module in sorted(set(modules) - _ASIDE):
         digest.update(_read(module))
     return digest.hexdigest()[:16]
 
@@ -96,18 +103,9 @@ def source_hash() -> str:
 def cache_folder() -> Path:
     """Where compiled kernels live: PULLBACK_CACHE_DIR, else the user's cache, else a temporary
     folder when neither can be written (a read-only home)."""
+    store.limit()  # a sentence now, not after a kernel has been compiled
     homes = [os.environ.get("PULLBACK_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
-    candidates = [Path(home).expanduser() / "pullback" for home in homes if home]
-    candidates.append(Path(tempfile.gettempdir()) / f"pullback-{os.getuid()}")
-    for candidate in candidates:
-        folder = candidate / _policy_hash()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError:
-            continue
-    return Path(tempfile.mkdtemp(prefix="pullback-"))
+    return store.private_folder(homes, _policy_hash())
 
 
 class _Locator(_CacheLocator):
@@ -153,10 +151,21 @@ def symbols_of(module: Any) -> bytes:
 
 
 class KernelCache(FunctionCache):
+    """One file for each function, signature and machine, the hash of all of which is its name."""
+
     _impl_class = _CacheImpl
+
+    def _file_name(self, sig: Any, codegen: Any) -> str:
+        key = hashlib.sha256(repr(self._index_key(sig, codegen)).encode()).hexdigest()
+        return f"{self._impl.filename_base}-{key[:16]}{store.SUFFIX}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Without Numba's tables of all it can compile, which take longer to fill than a kernel to
         load: machine code needs none, and whoever compiles fills them."""
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+        kept = store.load(cache_folder(), self._file_name(sig, target_context.codegen()))
+        return None if kept is None else self._impl.rebuild(target_context, pickle.loads(kept))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if self._impl.check_cachable(data):
+            kept = dumps(self._impl.reduce(data))
+            store.save(cache_folder(), self._file_name(sig, data.codegen), kept)

@@ -46,15 +46,23 @@ class _Part(JITCodeLibrary):
 
 @contextmanager
 def linked_into(kernel: str) -> Iterator[None]:
-    """While this lasts, what Numba compiles are parts of the function of this name."""
+    """While this lasts, what Numba compiles are parts of the function of this name. A signal
+    handler may come here while the code it interrupted is here already."""
     codegen = cpu_target.target_context.codegen()
     with global_compiler_lock:
-        codegen._library_class = type("PartOfKernel", (_Part,), {"kernel": kernel})
-        codegen.set_env = partial(_set_environment, codegen)
+        own = vars(codegen)
+        ours = {
+            "_library_class": type("PartOfKernel", (_Part,), {"kernel": kernel}),
+            "set_env": partial(_set_environment, codegen),
+        }
+        before = {name: own[name] for name in ours if name in own}
+        own.update(ours)
         try:
             yield
         finally:
-            del codegen._library_class, codegen.set_env
+            for name in ours:
+                del own[name]
+            own.update(before)
 
 
 def _set_environment(codegen: Any, name: str, environment: Any) -> None:
