@@ -268,12 +268,12 @@ def test_registered_ops_ask_first(subject: Subject, monkeypatch: pytest.MonkeyPa
 
 def test_ops_and_functions_have_the_same_guests() -> None:
     x, op = torch.rand(7, 3), torch.ops.pullback.cummax.return_indices
-    op(x, 1, ties="last")
+    op(x, 1, ties="last", return_indices=True)
     function, leaf = pb.cummax.function, x.clone().requires_grad_(True)
     assert ask(function, x, 1, ties="last", return_indices=True) is not None
     pb.cummax(leaf, 1, ties="last", return_indices=True)
     assert ask(function, leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
-    assert op(leaf, 1, ties="last")[0].grad_fn is not None
+    assert op(leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
 
 
 def test_ops_below_autograd_record_nothing() -> None:

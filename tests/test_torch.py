@@ -281,5 +281,5 @@ def test_gpu_tensors_name_the_extra() -> None:
         pytest.skip("there is a GPU")
     from pullback.frontends.torch_library import OPS
 
-    op = OPS["cumsum", ""]
+    op = OPS["cumsum", ()]
     assert torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA")

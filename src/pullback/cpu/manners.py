@@ -4,15 +4,16 @@ NEGATIVE     an object to call with a tensor: its memory must be what it says
 WANTS        the name of the attribute of a tensor that wants its gradient recorded
 RECORDING    an object to call: whether gradients are recorded at all
 FALSE        that object
-CONDITIONS   how many there are of
-  objects to call, each followed by its answer; any other means that this is no plain call
+CONDITIONS   how many objects to call follow, each with its answer, and after them
+SETTINGS     how many triples: an object, the name of an attribute, and its value
+             another answer or value means that this is no plain call
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numba.extending import register_jitable
@@ -20,7 +21,7 @@ from numba.extending import register_jitable
 from pullback.cpu.block import STRANGE
 from pullback.cpu.interpreter import attribute, call_object, call_with, clear_error, drop
 
-NEGATIVE, WANTS, RECORDING, FALSE, CONDITIONS, FIRST = range(6)
+NEGATIVE, WANTS, RECORDING, FALSE, CONDITIONS, SETTINGS, FIRST = range(7)
 
 STILL, GRADED = 0, 1
 
@@ -37,8 +38,12 @@ def _is(answer, expected):
 
 @register_jitable
 def is_plain_call(manners):
-    for number in range(FIRST, FIRST + 2 * manners[CONDITIONS], 2):
+    settings = FIRST + 2 * manners[CONDITIONS]
+    for number in range(FIRST, settings, 2):
         if not _is(call_object(manners[number]), manners[number + 1]):
+            return False
+    for number in range(settings, settings + 3 * manners[SETTINGS], 3):
+        if not _is(attribute(manners[number], manners[number + 1]), manners[number + 2]):
             return False
     return True
 
@@ -57,7 +62,8 @@ def is_recording(manners):
 
 
 class Manners:
-    """Of one library; conditions and their answers, which are objects of which there is one."""
+    """Of one library; conditions and settings with their answers, which are objects of which there
+    is one."""
 
     __slots__ = ("_kept", "_record", "address")
 
@@ -67,10 +73,11 @@ class Manners:
         wants: str,
         recording: Callable[[], bool],
         conditions: Mapping[Callable[[], Any], Any],
+        settings: Sequence[tuple[Any, str, Any]] = (),
     ) -> None:
-        pairs = itertools.chain.from_iterable(conditions.items())
-        head = (id(negative), id(wants), id(recording), id(False), len(conditions))
-        words = (*head, *map(id, pairs))
+        objects = itertools.chain(*conditions.items(), *settings)
+        head = (id(negative), id(wants), id(recording), id(False), len(conditions), len(settings))
+        words = (*head, *map(id, objects))
         self._record = (ctypes.c_int64 * len(words))(*words)
         self.address = ctypes.addressof(self._record)
-        self._kept = negative, wants, recording, conditions  # what words point to
+        self._kept = negative, wants, recording, conditions, settings  # what words point to

@@ -2,8 +2,9 @@
 
 Without a gradient to record it goes from a key straight to the launch; with one, through an
 `autograd.Function` around the same launch. Under torch.func or forward mode it goes through one
-that these transforms understand. Everything else (torch.compile, dispatch modes, subclasses,
-tensors without memory) goes through the registered op, `torch.ops.pullback.<name>`.
+that these transforms understand. Everything else (torch.compile, torch.jit.trace, dispatch modes,
+subclasses, tensors without memory) goes through the registered op, `torch.ops.pullback.<name>`.
+What stands for a tensor without being one (a `torch.fx.Proxy`) decides itself what a call means.
 """
 
 from __future__ import annotations
@@ -13,34 +14,45 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
 from pullback.frontends.torch_autograd import Recorded, Tape, transform
 from pullback.frontends.torch_launch import (
     FOREIGN,
+    OVERRIDDEN,
     entry_of,
     introduce,
     key_of,
     launch,
     summarise,
 )
-from pullback.frontends.torch_library import dispatch
+from pullback.frontends.torch_library import dispatch, override
 from pullback.plan.function import Function
 
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _forward_mode = torch._C._is_fwd_grad_enabled
+_tracing = torch._C._is_tracing
 _unwrap = torch._C._functorch.unwrap_if_dead
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """Run `function` on torch tensors."""
-    if _modes():
+    if _modes() or _tracing():
         return dispatch(function, args, options, out)
     if _transforms() is not None or (forward_ad._current_level >= 0 and _forward_mode()):
         return transform(function, args, options, out)
+    if profiler._is_profiler_enabled:  # the dispatcher names what it sees; it does not see this
+        with profiler.record_function(f"pullback::{function.name}"):
+            return _plain_call(function, args, options, out)
+    return _plain_call(function, args, options, out)
+
+
+def _plain_call(
+    function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
+) -> Any:
     try:
         key, state = key_of(function, args, options)
         if out is not None:
@@ -49,6 +61,8 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     except RuntimeError:
         return _unwrapped(function, args, options, out)
     if state:
+        if state >= OVERRIDDEN:
+            return override(function, args, options, out)
         if state >= FOREIGN:
             return dispatch(function, args, options, out)
         if torch.is_grad_enabled():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 
 from pullback.contract.element import TABLE
 from pullback.contract.errors import BufferTooSmall, Unsupported
@@ -22,15 +22,17 @@ from pullback.frontends.ready import Ready, prepare
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
 from pullback.plan.public import ASKED
-from pullback.tensor.adapters import numpy_address
+from pullback.tensor.adapters import PLAIN as VALUES
+from pullback.tensor.adapters import numpy_address, overrides
 from pullback.tensor.layout import contiguous_strides
 from pullback.tensor.view import TensorSpec
 
 DTYPES = {kind: getattr(torch, row.long_name) for kind, row in TABLE.items()}
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
-# What a look at the arguments finds: nothing to record, a gradient, or no plain CPU tensors.
-STILL, GRADED, FOREIGN = 0, 1, 2
+# What a look at the arguments finds: nothing to record, a gradient, no plain CPU tensors, or what
+# stands for a tensor and says itself what becomes of a call (`__torch_function__`).
+STILL, GRADED, FOREIGN, OVERRIDDEN = 0, 1, 2, 4
 
 # From here on (measured) memory used before beats what the C library has at hand.
 _LARGE = 1 << 23
@@ -67,6 +69,8 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
                 state = GRADED
         elif isinstance(value, torch.Tensor):
             return FOREIGN
+        elif type(value) not in VALUES and overrides(value):
+            return OVERRIDDEN
         else:
             key += (type(value), getattr(value, "bundle_key", exact(value)))
     return state
@@ -178,8 +182,9 @@ def _known_manners() -> Manners | None:
         {
             torch._C._len_torch_dispatch_stack: 0,
             torch._C._functorch.peek_interpreter_stack: None,
-            partial(getattr, forward_ad, "_current_level"): -1,
+            torch._C._is_tracing: False,
         },
+        ((forward_ad, "_current_level", -1), (profiler, "_is_profiler_enabled", False)),
     )
 
 

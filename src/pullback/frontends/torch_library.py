@@ -1,8 +1,10 @@
 """The functions as registered ops, `torch.ops.pullback.<name>`: schema, kernels, autograd, vmap.
 
 Schemas follow from signatures. What changes how many results there are, or takes a number in place
-of a tensor, makes an overload: `cummax.return_indices`, `lerp.number`. Ops change none of their
-arguments: whoever dispatches writes their results to `out` and `accumulate_into`.
+of a tensor, makes an overload: `cummax.return_indices`, `lerp.number`. TorchScript tells overloads
+apart by their arguments alone, so a flag is one of them. torch.jit.trace has tensors for extents,
+and would make constants of them: `segment_sum.extent`. Ops change none of their arguments: whoever
+dispatches writes their results to `out` and `accumulate_into`.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor
+from pullback.tensor.adapters import overrides
 from pullback.tensor.view import TensorRef
 
 Options = dict[str, Any]
+Features = tuple[str, ...]
 
 _LIBRARY = torch.library.Library("pullback", "DEF")
 _FLAGS = ("return_indices",)  # options that change how many results there are
-_NUMBER = "number"
+_NUMBER, _EXTENT = "number", "extent"
 _TYPES = {"int": "int", "int | None": "int?", "float | None": "float?", "bool": "bool"}
 
 _transforms = torch._C._functorch.peek_interpreter_stack
@@ -50,22 +54,27 @@ def kernel({signature}):
 
 
 class Op:
-    """One overload of a function: some options fixed, the rest a schema."""
+    """One overload of a function, by its features: flags that are set, and what it takes in place
+    of tensors or of extents. Flags that are not set are no part of its schema."""
 
-    def __init__(self, function: Function, overload: str) -> None:
-        self.function = function
-        self.fixed: Options = {flag: flag == overload for flag in _flags(function)}
-        self.numbers = overload == _NUMBER
+    def __init__(self, function: Function, features: Features) -> None:
+        self.function, overload = function, _name(features)
+        self.fixed: Options = {flag: flag in features for flag in _flags(function)}
+        self.numbers, self.extents = _NUMBER in features, _EXTENT in features
         self.name = f"{function.name}.{overload}" if overload else function.name
-        self.names = [name for name in function.parameters if name not in self.fixed]
+        self.set = [flag for flag, value in self.fixed.items() if value]
+        self.names = [*(n for n in function.parameters if n not in self.fixed), *self.set]
         _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
+        if self.extents:
+            _LIBRARY.impl(self.name, self.read, "CompositeImplicitAutograd")
+            return
         _LIBRARY.impl(self.name, self.asking(partial(self.run, launch), _BELOW), "CPU")
         _LIBRARY.impl(self.name, self.asking(self.autograd, _ABOVE), "Autograd")
         _LIBRARY.impl(self.name, partial(self.run, on_gpu), "CUDA")
         qualified = f"pullback::{self.name}"
         torch.library.register_fake(qualified, self.fake, lib=_LIBRARY)
         torch.library.register_vmap(qualified, self.vmap, lib=_LIBRARY)
-        self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
 
     def schema(self) -> str:
         parameters = [
@@ -73,6 +82,8 @@ class Op:
             for name, parameter in self.function.binder.parameters.items()
             if name not in self.fixed
         ]
+        # Without a default: a saved graph leaves out what is one, and then finds another overload.
+        parameters += ["*", *(f"bool {flag}" for flag in self.set)] if self.set else []
         results = ", ".join(["Tensor"] * self._count())
         return f"{self.name}({', '.join(parameters)}) -> ({results})"
 
@@ -92,10 +103,12 @@ class Op:
         if name in self.function.tensors:
             kind = "float" if self.numbers and self.function.tensors[name] else "Tensor"
             kind += "?" * annotation.endswith("None")
+        elif self.extents and _is_extent(name):
+            return f"Tensor {name}"
         else:
             kind = _TYPES.get(annotation, "str")
             # Extents may be symbols under dynamic shapes; other integers are constants.
-            kind = kind.replace("int", "SymInt") if name.startswith("num_") else kind
+            kind = kind.replace("int", "SymInt") if _is_extent(name) else kind
         if default is parameter.empty:
             return f"{kind} {name}"
         return f"{kind} {name}=" + (f'"{default}"' if isinstance(default, str) else f"{default}")
@@ -103,12 +116,17 @@ class Op:
     def asking(self, slow: Callable[..., Any], way: str) -> Any:
         """A kernel for calls that the porter may know; `slow` is for the others."""
         defaults, parameters = self.function.defaults, self.function.parameters
-        spelt = (f"{name}=default_{name}" if name in defaults else name for name in self.names)
-        values = (str(self.fixed.get(name, name)) for name in parameters)
+        spelt = [
+            f"{name}=default_{name}" if name in defaults and name not in self.set else name
+            for name in self.names
+        ]
+        if self.set:
+            spelt.insert(-len(self.set), "*")
+        values = (name if name in self.names else str(self.fixed[name]) for name in parameters)
         source = _KERNEL.format(
             signature=", ".join(spelt),
             asked=way.format(values=", ".join(values)),
-            names=", ".join(self.names),
+            names=", ".join(n if n not in self.set else f"{n}={n}" for n in self.names),
         )
         scope: Options = {f"default_{name}": value for name, value in defaults.items()}
         scope.update(function=self.function, slow=slow, is_grad_enabled=torch.is_grad_enabled)
@@ -118,11 +136,21 @@ class Op:
     def arguments(self, args: tuple[Any, ...], options: Options) -> Options:
         """All arguments of the function by name."""
         given = dict(zip(self.names, args, strict=False), **options)
-        return self.function.bind((), {**given, **self.fixed})
+        for flag in self.set:
+            if not given.get(flag):
+                expected = "True, which this overload is for"
+                raise InvalidProblem(self.function.name, flag, expected, "False")
+        return self.function.bind((), {**self.fixed, **given})
+
+    def read(self, *args: Any, **options: Any) -> Any:
+        """Extents that are tensors as the numbers they hold."""
+        arguments = self.arguments(args, options)
+        numbers = {n: int(arguments[n]) for n in self.function.parameters if _is_extent(n)}
+        return dispatch(self.function, (), {**arguments, **numbers}, None)
 
     def run(self, kernel: Any, *args: Any, **options: Any) -> Any:
         """On tensors with memory, below autograd."""
-        arguments = self.arguments(args, options)
+        arguments = self.function.completed(self.arguments(args, options))
         if arguments.get("accumulate_into") is not None:
             arguments["accumulate_into"] = arguments["accumulate_into"].clone()
         return kernel(self.function, **arguments)
@@ -187,11 +215,22 @@ def _flags(function: Function) -> list[str]:
     return [flag for flag in _FLAGS if flag in function.parameters]
 
 
-def _overloads(function: Function) -> Iterator[str]:
-    yield ""
-    yield from _flags(function)
+def _is_extent(name: str) -> bool:
+    return name.startswith("num_")
+
+
+def _name(features: Features) -> str:
+    """Of an overload."""
+    return "_".join(features)
+
+
+def _overloads(function: Function) -> Iterator[Features]:
+    yield ()
+    yield from ((flag,) for flag in _flags(function))
     if any(function.tensors.values()):
-        yield _NUMBER
+        yield (_NUMBER,)
+    if any(map(_is_extent, function.parameters)):
+        yield from ((*flags, _EXTENT) for flags in ((), *((f,) for f in _flags(function))))
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -200,9 +239,9 @@ FUNCTIONS: dict[str, Function] = {
     if (function := getattr(getattr(pullback, name), "function", None)) is not None
 }
 OPS = {
-    (name, overload): Op(function, overload).op
+    (name, features): Op(function, features).op
     for name, function in FUNCTIONS.items()
-    for overload in _overloads(function)
+    for features in _overloads(function)
 }
 
 
@@ -223,21 +262,27 @@ def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: A
     return out
 
 
+def override(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:
+    """Leave a call to an argument that has `__torch_function__` and is no tensor."""
+    given = options if out is None else {**options, "out": out}
+    relevant = [value for value in (*args, *given.values()) if overrides(value)]
+    return torch.overrides.handle_torch_function(function.face, relevant, *args, **given)
+
+
 def as_op(function: Function, given: Options) -> tuple[Any, Options]:
     """The overload that serves a call, and its arguments as the schema takes them."""
-    overload = ""
+    features = [flag for flag in _FLAGS if given.get(flag)]
     for name, takes_numbers in function.tensors.items():
         if takes_numbers and not isinstance(given.get(name), Tensor):
-            overload = _NUMBER
-    for flag in _FLAGS:
-        if given.get(flag):
-            overload = flag
+            features = [_NUMBER]
+    if any(_is_extent(name) and isinstance(value, Tensor) for name, value in given.items()):
+        features.append(_EXTENT)
     spelt = {
         name: plain_ids(value) if name in function.indices else _spelt(value)
         for name, value in given.items()
-        if name not in _FLAGS
+        if name not in _FLAGS or name in features
     }
-    return OPS[function.name, overload], spelt
+    return OPS[function.name, tuple(features)], spelt
 
 
 def _spelt(value: Any) -> Any:

@@ -24,7 +24,7 @@ from pullback.contract.record import is_index, is_number, resolve
 from pullback.plan.plan import Plan
 from pullback.plan.public import LOADED, face_of
 from pullback.plan.stream import Stream
-from pullback.tensor.adapters import family_of
+from pullback.tensor.adapters import family_of, overrides
 from pullback.tensor.view import TensorRef, TensorSpec
 
 E = TypeVar("E", bound=Enum)
@@ -47,13 +47,19 @@ def _torch() -> Any:
     return torch.call
 
 
+def _override() -> Any:
+    from pullback.frontends import torch_library
+
+    return torch_library.override
+
+
 def _jax() -> Any:
     from pullback.frontends import jax
 
     return jax.call
 
 
-FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax}
+FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax, "override": _override}
 
 
 @contextmanager
@@ -192,6 +198,10 @@ class Function:
         bound.apply_defaults()
         return bound.arguments
 
+    def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with what may be left out and is found in arrays at hand."""
+        return arguments
+
     def views(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with every array replaced by a view of it, checked to be of one family."""
         views, family = dict(arguments), ""
@@ -239,10 +249,10 @@ _BY_TYPE: dict[type, Callable[..., Any]] = {}
 def _front_end_of(value: Any) -> Callable[..., Any] | None:
     """Who answers calls on such an array; None if it is none."""
     adapter = family_of(value)
-    if adapter is None:
+    if adapter is None and not overrides(value):
         return None
     LOADED.torch = sys.modules.get("torch")
-    call = _BY_TYPE[type(value)] = _front_end(adapter.family)
+    call = _BY_TYPE[type(value)] = _front_end(adapter.family if adapter else "override")
     return call
 
 

@@ -174,6 +174,9 @@ def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
     element = _element(tensor, op, argument)
     if str(tensor.layout) != "torch.strided":
         raise Unsupported(op, argument, "a dense (strided) tensor", f"layout {tensor.layout}")
+    if is_traced(tensor):  # the trace would keep this tensor as a constant
+        expected = "outside of torch.jit.trace (functions of tensors can be traced)"
+        raise Unsupported(op, argument, expected, "a tensor that is traced")
     if tensor.is_neg():
         raise Unsupported(op, argument, "in memory as it is (x.resolve_neg())", "a negative view")
     return Facts(
@@ -222,6 +225,19 @@ def _traced_address(value: Any) -> int:
 
 
 TRACED = Adapter("jax", _traced_facts, lambda value: (value.shape, value.dtype), _traced_address)
+
+
+def is_traced(array: Any) -> bool:
+    """Whether what an array holds must not be looked at, because a program is made of what is done
+    to it: JAX has nothing there, torch.jit.trace would keep what it has for all later inputs."""
+    adapter = family_of(array)
+    return adapter is TRACED or (adapter is TORCH and bool(sys.modules["torch"]._C._is_tracing()))
+
+
+def overrides(value: Any) -> bool:
+    """Whether this stands for a tensor, is none, and says itself what a call on it means: proxies
+    of torch.fx do."""
+    return hasattr(type(value), "__torch_function__") and family_of(value) is None
 
 
 def _foreign(kind: type) -> Adapter | None:

@@ -3,10 +3,9 @@
 Rows at `padding_idx` read as zeros, whatever is stored there: that makes the gradient the adjoint.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: torch.fx pickles types, and fails at strings.
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -15,25 +14,49 @@ from torch import Tensor
 import pullback
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.kinds import IndexPolicy, TieRule
+from pullback.tensor.adapters import overrides
 
 
 class _WithGradient(torch.autograd.Function):  # type: ignore[misc]
-    """A value with a gradient of its own kind: for options that belong to the gradient alone."""
+    """A value with a gradient of its own kind: for options that belong to the gradient alone.
+    `gradient` is called with the gradient of the value and `tensors`, by name."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, value: Tensor, gradient: Callable[..., Any]) -> Tensor:
-        ctx.shape, ctx.gradient = weight.shape, gradient
+    def forward(
+        ctx: Any,
+        gradient: Callable[..., Any],
+        names: tuple[str, ...],
+        weight: Tensor,
+        value: Tensor,
+        *tensors: Tensor | None,
+    ) -> Tensor:
+        ctx.about = gradient, names, weight.shape
+        ctx.save_for_backward(*tensors)
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        found = ctx.gradient(dout)
+        gradient, names, shape = ctx.about
+        found = gradient(dout, **dict(zip(names, ctx.saved_tensors, strict=True)))
         if isinstance(found, tuple):
             rows, values = found
             # Rows are in range and ascending: nobody has to check, or to warn that nobody did.
             kept = {"is_coalesced": True, "check_invariants": False}
-            found = torch.sparse_coo_tensor(rows[None], values, ctx.shape, **kept)
-        return found, None, None
+            found = torch.sparse_coo_tensor(rows[None], values, shape, **kept)
+        return None, None, found, None, *(None for _ in names)
+
+
+def _one_node(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """To torch.fx, whose proxies have neither rank nor values, a call is one node of the graph."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Tensor:
+        proxies = [value for value in args if not isinstance(value, Tensor) and overrides(value)]
+        if proxies:
+            return torch.overrides.handle_torch_function(call, proxies, *args, **options)
+        return function(*args, **options)
+
+    return call
 
 
 def _refuse_norm(module: torch.nn.Module, max_norm: float | None) -> None:
@@ -50,18 +73,38 @@ class Embedding(torch.nn.Embedding):  # type: ignore[misc]
         _refuse_norm(self, self.max_norm)
 
     def forward(self, input: Tensor) -> Tensor:
-        lookup = partial(pullback.embedding, indices=input, padding_idx=self.padding_idx)
-        if not self.scale_grad_by_freq and not self.sparse:
-            return lookup(self.weight)
-        gradient = partial(
-            pullback.embedding_backward,
-            indices=input,
+        return embedding(
+            self.weight,
+            input,
             num_embeddings=self.num_embeddings,
             padding_idx=self.padding_idx,
             scale_grad_by_freq=self.scale_grad_by_freq,
             sparse=self.sparse,
         )
-        return _WithGradient.apply(self.weight, lookup(self.weight.detach()), gradient)
+
+
+@_one_node
+def embedding(
+    weight: Tensor,
+    input: Tensor,
+    *,
+    num_embeddings: int,
+    padding_idx: int | None,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Tensor:
+    """What the module `Embedding` does."""
+    if not scale_grad_by_freq and not sparse:
+        return pullback.embedding(weight, input, padding_idx=padding_idx)
+    gradient = partial(
+        pullback.embedding_backward,
+        num_embeddings=num_embeddings,
+        padding_idx=padding_idx,
+        scale_grad_by_freq=scale_grad_by_freq,
+        sparse=sparse,
+    )
+    value = pullback.embedding(weight.detach(), input, padding_idx=padding_idx)
+    return _WithGradient.apply(gradient, ("indices",), weight, value, input)
 
 
 class EmbeddingBag(torch.nn.EmbeddingBag):  # type: ignore[misc]
@@ -77,55 +120,82 @@ class EmbeddingBag(torch.nn.EmbeddingBag):  # type: ignore[misc]
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        indices, offsets, weights = self._bags(input, offsets, per_sample_weights)
-        bags = {
-            "offsets": offsets,
-            "mode": self.mode,
-            "padding_idx": self.padding_idx,
-            "per_sample_weights": weights,
-            "include_last_offset": self.include_last_offset and input.dim() == 1,
-        }
-        if not self.scale_grad_by_freq and not self.sparse:
-            return pullback.embedding_bag(self.weight, indices, **bags)
-        if weights is not None and weights.requires_grad:
-            expected = "without gradient where scale_grad_by_freq or sparse is set"
-            raise Unsupported("EmbeddingBag", "per_sample_weights", expected, "requires_grad")
-        winners = None
-        value = pullback.embedding_bag(
-            self.weight.detach(), indices, return_indices=self.mode == "max", **bags
-        )
-        if self.mode == "max":
-            value, winners = value
-        gradient = partial(
-            pullback.embedding_bag_backward,
-            indices=indices,
+        return embedding_bag(
+            self.weight,
+            input,
+            offsets,
+            per_sample_weights,
             num_embeddings=self.num_embeddings,
-            output_index=winners,
+            mode=self.mode,
+            padding_idx=self.padding_idx,
+            include_last_offset=self.include_last_offset,
             scale_grad_by_freq=self.scale_grad_by_freq,
             sparse=self.sparse,
-            **bags,
         )
-        return _WithGradient.apply(self.weight, value, gradient)
 
-    @staticmethod
-    def _bags(
-        input: Tensor, offsets: Tensor | None, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Flat indices and their offsets; a matrix is a bag per row."""
-        if (offsets is None) != (input.dim() == 2):
-            got = (
-                f"input of rank {input.dim()}, offsets {'missing' if offsets is None else 'given'}"
-            )
-            raise InvalidProblem(
-                "EmbeddingBag", "offsets", "given with a vector, left out with a matrix", got
-            )
-        if offsets is not None:
-            return input, offsets, weights
-        rows, columns = input.shape
-        offsets = torch.arange(0, rows * columns, columns or 1, device=input.device)[:rows]
-        if not columns:
-            offsets = torch.zeros(rows, dtype=torch.int64, device=input.device)
-        return input.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
+
+@_one_node
+def embedding_bag(
+    weight: Tensor,
+    input: Tensor,
+    offsets: Tensor | None,
+    per_sample_weights: Tensor | None,
+    *,
+    num_embeddings: int,
+    mode: str,
+    padding_idx: int | None,
+    include_last_offset: bool,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Tensor:
+    """What the module `EmbeddingBag` does."""
+    indices, offsets, weights = _bags(input, offsets, per_sample_weights)
+    tensors: dict[str, Any] = {
+        "indices": indices,
+        "offsets": offsets,
+        "per_sample_weights": weights,
+    }
+    bags: dict[str, Any] = {
+        "mode": mode,
+        "padding_idx": padding_idx,
+        "include_last_offset": include_last_offset and input.dim() == 1,
+    }
+    if not scale_grad_by_freq and not sparse:
+        return pullback.embedding_bag(weight, **tensors, **bags)
+    if weights is not None and weights.requires_grad:
+        expected = "without gradient where scale_grad_by_freq or sparse is set"
+        raise Unsupported("EmbeddingBag", "per_sample_weights", expected, "requires_grad")
+    several = mode == "max"
+    value = pullback.embedding_bag(weight.detach(), return_indices=several, **tensors, **bags)
+    if several:
+        value, tensors["output_index"] = value
+    gradient = partial(
+        pullback.embedding_bag_backward,
+        num_embeddings=num_embeddings,
+        scale_grad_by_freq=scale_grad_by_freq,
+        sparse=sparse,
+        **bags,
+    )
+    names = tuple(tensors)
+    return _WithGradient.apply(gradient, names, weight, value, *tensors.values())
+
+
+def _bags(
+    input: Tensor, offsets: Tensor | None, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Flat indices and their offsets; a matrix is a bag per row."""
+    if (offsets is None) != (input.dim() == 2):
+        got = f"input of rank {input.dim()}, offsets {'missing' if offsets is None else 'given'}"
+        raise InvalidProblem(
+            "EmbeddingBag", "offsets", "given with a vector, left out with a matrix", got
+        )
+    if offsets is not None:
+        return input, offsets, weights
+    rows, columns = input.shape
+    offsets = torch.arange(0, rows * columns, columns or 1, device=input.device)[:rows]
+    if not columns:
+        offsets = torch.zeros(rows, dtype=torch.int64, device=input.device)
+    return input.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
 
 
 class Sparsemax(torch.nn.Module):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from pullback.contract.kinds import IndexPolicy
 from pullback.ops.embedding.contract import FAILURES
 from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
 from pullback.plan.function import Function
-from pullback.tensor.adapters import TRACED, family_of
+from pullback.tensor.adapters import TRACED, family_of, overrides
 from pullback.tensor.view import TensorRef, as_numpy
 
 Ids = npt.NDArray[np.int64]
@@ -28,7 +28,8 @@ class SparseFunction(Function):
         if options.get("sparse") is not True:
             return super().answer(args, options, out)
         given = self.bind(args, options)
-        if family_of(given["indices"]) is TRACED:  # how many rows there are is not known yet
+        # How many rows there are is not known yet.
+        if family_of(given["indices"]) is TRACED or any(map(overrides, given.values())):
             return super().answer(args, options, out)
         for name, array in (("out", out), ("accumulate_into", given["accumulate_into"])):
             if array is not None:

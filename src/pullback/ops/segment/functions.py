@@ -12,7 +12,7 @@ from pullback.contract.record import check_extent, check_flag
 from pullback.ops.segment.contract import plan_of
 from pullback.ops.segment.index import SegmentIndex, index_tensors
 from pullback.plan.function import Call, Function, Indices, Tensor, option
-from pullback.tensor.adapters import TRACED, family_of
+from pullback.tensor.adapters import family_of, is_traced
 from pullback.tensor.view import TensorRef, as_numpy
 
 
@@ -26,12 +26,17 @@ class SizedFunction(Function):
             return super().answer(args, options, out)
         return self(x, ids, extent, out=out, **options)
 
+    def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments["num_segments"] is None:
+            return {**arguments, "num_segments": segments_in(arguments["segment_ids"])}
+        return arguments
+
 
 def segments_in(ids: Any) -> int | None:
     """One past the largest id; None for what holds no ids, which binding then explains."""
     if isinstance(ids, SegmentIndex):
         return ids.num_segments
-    if family_of(ids) in (None, TRACED) or kind_of_dtype(ids.dtype) not in INDICES:
+    if family_of(ids) is None or is_traced(ids) or kind_of_dtype(ids.dtype) not in INDICES:
         return None
     view = TensorRef(ids)
     # The framework's own maximum: it waits for the device, and looks into what wraps a tensor.
