@@ -68,6 +68,22 @@ def test_other_laws(subject: Subject, element: ElementKind) -> None:
     assert _obeys(_others, subject, element, 6 * SHARE[element]) > 0
 
 
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_keeps_bits_in_any_layout_of_high_rank(subject: Subject) -> None:
+    """Permuted axes can be told from column-major ones from rank 3 on, and mistaken for adjacent
+    lines from rank 4 on."""
+    element = FLOATS[SUBJECTS.index(subject) % len(FLOATS)]
+    for name, arguments in laws.trials(subject, element, 2, among=_has_high_rank):
+        try:
+            laws.keeps_bits_in_any_layout(subject, arguments)
+        except laws.LawBroken as broken:
+            pytest.fail(f"{name}: {broken}")
+
+
+def _has_high_rank(case: Case) -> bool:
+    return max(array.ndim for array in case.arrays.values()) >= 4
+
+
 @pytest.mark.parametrize("element", FLOATS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_keeps_bits_on_any_threads(subject: Subject, element: ElementKind) -> None:

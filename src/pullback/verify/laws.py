@@ -14,6 +14,7 @@ from pullback.contract.kinds import BackendKind
 from pullback.ops.case import Case
 from pullback.plan.stream import Stream, Workspace
 from pullback.verify.accuracy import bound_of, leaves_f64
+from pullback.verify.layouts import LAYOUTS, Layout, buffer_of, poison
 from pullback.verify.subject import Arguments, Subject
 from pullback.verify.ulp import ulp_error
 
@@ -67,49 +68,28 @@ def equals_the_oracle(subject: Subject, arguments: Arguments) -> float:
 # --- layouts --------------------------------------------------------------------------------
 
 
-def _strided(array: Any) -> Any:
-    wide = np.zeros(tuple(2 * n for n in array.shape), array.dtype)
-    view = wide[tuple(slice(None, None, 2) for _ in array.shape)]
-    view[...] = array
-    return view
-
-
-def _flipped(array: Any) -> Any:
-    everything = tuple(slice(None, None, -1) for _ in array.shape)
-    return np.ascontiguousarray(array[everything])[everything]
-
-
-def _shifted(array: Any) -> Any:
-    room = np.zeros(array.size + 1, array.dtype)
-    view = room[1:].reshape(array.shape)
-    view[...] = array
-    return view
-
-
-LAYOUTS: dict[str, Callable[[Any], Any]] = {
-    "column-major": np.asfortranarray,
-    "every other element": _strided,
-    "negative strides": _flipped,
-    "off by one element": _shifted,
-}
-
-
-def _relaid(arguments: Arguments, layout: Callable[[Any], Any]) -> Arguments:
+def _relaid(arguments: Arguments, layout: Layout) -> Arguments:
     return {
         k: layout(v) if isinstance(v, np.ndarray) and v.ndim else v for k, v in arguments.items()
     }
 
 
 def keeps_bits_in_any_layout(subject: Subject, arguments: Arguments) -> None:
-    """The same values give the same bits, whatever the strides of inputs and outputs."""
+    """The same values give the same bits, whatever the strides of inputs and outputs, and nothing
+    is written between the elements of `out`."""
     plain = subject.answer(arguments)
     for name, layout in LAYOUTS.items():
-        out = tuple(layout(np.zeros_like(a)) if a.ndim else np.zeros_like(a) for a in plain)
-        given = out if len(out) > 1 else out[0]
-        answers = subject.answer(_relaid(arguments, layout), out=given)
+        relaid = _relaid(arguments, layout)
+        blank = tuple(np.full_like(a, poison(a)) for a in plain)
+        out = tuple(layout(a) if a.ndim else a for a in blank)
+        answers = subject.answer(relaid, out=out if len(out) > 1 else out[0])
         _expect(all(a is b for a, b in zip(answers, out, strict=True)), subject, "out not returned")
         for got, want in zip(answers, plain, strict=True):
             _expect(same_bits(got, want), subject, f"other bits when {name}")
+            got[...] = poison(got)
+            _expect(_is_poisoned(buffer_of(got)), subject, f"wrote outside `out` when {name}")
+        for got, want in zip(subject.answer(relaid), plain, strict=True):
+            _expect(same_bits(got, want), subject, f"other bits when only inputs are {name}")
 
 
 def keeps_bits_on_any_threads(subject: Subject, arguments: Arguments) -> None:
@@ -131,13 +111,13 @@ def leaves_no_traces(subject: Subject, arguments: Arguments) -> None:
     plain = subject.answer(arguments)
     fenced = {k: _fenced(v, v)[1] if _is_array(v) else v for k, v in arguments.items()}
     before = {k: v.copy() for k, v in fenced.items() if _is_array(v)}
-    rooms, outs = zip(*(_fenced(np.full_like(a, _poison(a)), a) for a in plain), strict=True)
+    rooms, outs = zip(*(_fenced(np.full_like(a, poison(a)), a) for a in plain), strict=True)
     subject.answer(fenced, out=outs if len(outs) > 1 else outs[0])
     for got, want in zip(outs, plain, strict=True):
         _expect(same_bits(got, want), subject, "elements left unwritten or written differently")
     for room in rooms:
         edges = np.concatenate([room[:GUARD], room[len(room) - GUARD :]])
-        _expect(bool((bits(edges) == bits(_poison(edges))).all()), subject, "wrote out of bounds")
+        _expect(_is_poisoned(edges), subject, "wrote out of bounds")
     for name, old in before.items():
         _expect(same_bits(fenced[name], old), subject, f"modified its input `{name}`")
 
@@ -146,14 +126,13 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _poison(array: Any) -> Any:
-    """A NaN, or an integer no index could be."""
-    return np.array(np.nan if _is_float(array) else -7, array.dtype)
+def _is_poisoned(array: Any) -> bool:
+    return bool((bits(array) == bits(poison(array))).all())
 
 
 def _fenced(values: Any, like: Any) -> tuple[Any, Any]:
     """A buffer with poison on both sides, and the view of its middle that holds `values`."""
-    room = np.full(like.size + 2 * GUARD, _poison(like), like.dtype)
+    room = np.full(like.size + 2 * GUARD, poison(like), like.dtype)
     view = room[GUARD : GUARD + like.size].reshape(like.shape)
     view[...] = values
     return room, view

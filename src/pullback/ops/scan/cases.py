@@ -46,3 +46,6 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for n in (9, 64, 1000):
         for name, row in hostile_rows(rng, n):
             yield _case(rng, f"{name}, {n} long", row, 0, bool(rng.integers(2)))
+    for axis in range(4):  # permuted, the lines of these can be mistaken for adjacent ones
+        x = 1 + 0.02 * rng.standard_normal((3, 5, 4, 6))
+        yield _case(rng, f"rank 4, axis {axis}", x, axis, bool(axis % 2))

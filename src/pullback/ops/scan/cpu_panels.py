@@ -204,14 +204,16 @@ def _start_all(w, tensor, first, count, starts):
     """Where the lines of a panel start, and whether they lie side by side already."""
     rank = w[1]
     inner, apart = w[1 + rank], w[3 + rank + tensor * (rank + 2) + rank]
-    done = 0
+    done, beside = 0, apart == 1
     while done < count:
         line = first + done
         start, run = offset(w, tensor, line), min(inner - line % inner, count - done)
         for k in range(run):
             starts[done + k] = start + k * apart
+        # Every run, not the last line alone: permuted loops may end where adjacent lines would.
+        beside = beside and start == starts[0] + done
         done += run
-    return apart == 1 and starts[count - 1] == starts[0] + count - 1
+    return beside
 
 
 _BLOCK: Final = AXIS + 3 + 3 * WALKED

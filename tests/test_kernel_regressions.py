@@ -1,0 +1,19 @@
+"""Faults that kernels once had, each by the smallest call that showed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.contract.element import FLOATS, ElementKind
+from pullback.verify.laws import same_bits
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
+def test_cumsum_of_permuted_strided_rank_4_equals_its_contiguous_copy(element: ElementKind) -> None:
+    stored = np.random.default_rng(0).random((4, 5, 3, 10)).astype(element.dtype)
+    x = stored.transpose(2, 1, 0, 3)[..., ::2]
+    assert same_bits(pb.cumsum(x, 0), pb.cumsum(np.ascontiguousarray(x), 0))
+    if element in (ElementKind.F32, ElementKind.F64):
+        np.testing.assert_allclose(pb.cumsum(x, 0), np.cumsum(x, 0), rtol=1e-6)
