@@ -17,3 +17,21 @@ def test_cumsum_of_permuted_strided_rank_4_equals_its_contiguous_copy(element: E
     assert same_bits(pb.cumsum(x, 0), pb.cumsum(np.ascontiguousarray(x), 0))
     if element in (ElementKind.F32, ElementKind.F64):
         np.testing.assert_allclose(pb.cumsum(x, 0), np.cumsum(x, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
+@pytest.mark.parametrize("reduction", ["mean", "max", "min", "prod"])
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_sorted_segment_backward_with_reversed_rows_of_out_writes_nothing_outside(
+    width: int, reduction: str, element: ElementKind
+) -> None:
+    x, ids = np.ones((40, width), element.dtype), np.sort(np.arange(40) % 3)
+    dy = np.ones((3, width), element.dtype)
+    backward = getattr(pb, f"segment_{reduction}_backward")
+    saved = () if reduction == "mean" else (x,)
+    buffer = np.full((42, width + 2), 7, element.dtype)
+    out = buffer[40:0:-1, 1:-1]
+    backward(dy, *saved, ids, indices_are_sorted=True, out=out)
+    assert same_bits(out, backward(dy, *saved, ids))
+    out[...] = 7
+    assert (buffer == 7).all()

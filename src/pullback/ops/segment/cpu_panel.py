@@ -28,6 +28,7 @@ from pullback.ops.segment.cpu_words import (
 )
 
 NO_LIMIT = 1 << 62
+NOWHERE = -NO_LIMIT  # the limit of strips that write no lane they have not; offsets may be negative
 
 
 @inlined
@@ -44,9 +45,9 @@ def limit_of(columns, apart, block, column, panel, straight, forwards):
     be written."""
     _, inner, outers, _, _ = columns
     if not straight:
-        return NO_LIMIT if column + NARROW <= panel else 0
+        return NO_LIMIT if column + NARROW <= panel else NOWHERE
     covered = forwards and outers == 1 and inner <= NARROW and apart == inner
-    return block[3] * apart if covered else 0
+    return block[3] * apart if covered else NOWHERE
 
 
 @inlined
@@ -82,7 +83,7 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
         for begin in range(0, inner, panel):
             past, c, wrote = min(begin + panel, inner), begin, False
             left = block[2] * sheet[1] + j if straight else -begin
-            known = with_sheet(state, sheet, 0)
+            known = with_sheet(state, sheet, NOWHERE)
             while unit and c + wide <= past:
                 at = (i + c, left + c, k + c)
                 wrote = strip(task, known, block, at, (1, 1, 1), column + c, wide, wide)
