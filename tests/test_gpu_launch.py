@@ -3,7 +3,10 @@ how torch tensors reach it, what a missing Triton says."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
@@ -137,6 +142,66 @@ def test_a_gradient_is_added_to_what_is_there() -> None:
     )
     assert got is table
     assert table.tolist() == [[1, 1], [3, 3], [1, 1]]
+
+
+# --- tensors on two devices ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., torch.Tensor]]:
+    """Makes tensors that say they are on a GPU, and have no memory."""
+    monkeypatch.setattr("pullback.gpu.device.arch", lambda device: "sm_90")
+    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch: a fake tensor is asked for its address
+        yield partial(torch.empty, device="cuda")
+
+
+IDS = pb.prepare_segments(np.array([0, 0, 1]), 2)
+HERE = torch.ones(3, 2), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 3])
+NAMED = r"must be a tensor on cuda:0 \(a SegmentIndex .*\), got a SegmentIndex$"
+
+
+def test_a_prepared_index_for_gpu_tensors_is_named(on_cuda: Any) -> None:
+    x = on_cuda(3, 2)
+    with pytest.raises(pb.Unsupported, match=f"^segment_sum: `segment_ids` {NAMED}"):
+        pb.segment_sum(x, IDS)
+    with pytest.raises(pb.Unsupported, match=f"^embedding_backward: `indices` {NAMED}"):
+        pb.embedding_backward(x, IDS, 2)
+
+
+def test_a_prepared_index_for_a_gpu_plan_is_named(on_cuda: Any) -> None:
+    shape = {"num_inputs": 3, "embedding_dim": 2, "num_segments": 2}
+    desc = pb.SegmentSumDescriptor(element=pb.ElementKind.F32, **shape)
+    stream = pb.Stream.cuda()
+    plan = pb.SegmentSumPlan.select(stream, desc)
+    args = pb.SegmentSumArgs(input=on_cuda(3, 2), segment_ids=IDS, output=on_cuda(2, 2))
+    with pytest.raises(pb.Unsupported, match=f"^segment_sum: `segment_ids` {NAMED}"):
+        plan.can_implement(args)
+    with pytest.raises(pb.Unsupported, match=f"^segment_sum: `segment_ids` {NAMED}"):
+        plan.run(stream, pb.Workspace.NONE, args)
+
+
+def test_sparse_gradients_of_two_devices_are_refused(on_cuda: Any) -> None:
+    """Rows are found on the host: an address of the GPU must not be read there."""
+    dout, indices, offsets = HERE
+    far = on_cuda(3, dtype=torch.int64)
+    sentence = "^{}: `{}` must be on {}, as `dout`, got a tensor on {}$"
+    elsewhere = sentence.format("embedding_backward", "indices", "cpu", "cuda:0")
+    with pytest.raises(pb.Unsupported, match=elsewhere):
+        pb.embedding_backward(dout, far, 2, sparse=True)
+    elsewhere = sentence.format("embedding_backward", "indices", "cuda:0", "cpu")
+    with pytest.raises(pb.Unsupported, match=elsewhere):
+        pb.embedding_backward(on_cuda(3, 2), indices, 2, sparse=True)
+    elsewhere = sentence.format("embedding_bag_backward", "offsets", "cpu", "cuda:0")
+    with pytest.raises(pb.Unsupported, match=elsewhere):
+        pb.embedding_bag_backward(dout, indices, far, 2, mode="sum", sparse=True)
+    with pytest.raises(
+        pb.Unsupported, match=r"^embedding_backward: `sparse` must be False on a GPU"
+    ):
+        pb.embedding_backward(on_cuda(3, 2), far, 2, sparse=True)
+    elsewhere = sentence.format("embedding_bag_backward", "indices", "cpu", "cuda:0")
+    with pytest.raises(pb.Unsupported, match=elsewhere):
+        pb.embedding_bag_backward(dout, far, offsets, 2, mode="sum", sparse=True)
 
 
 # --- no Triton ----------------------------------------------------------------------------------

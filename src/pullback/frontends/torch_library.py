@@ -26,7 +26,7 @@ from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids
 from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
-from pullback.plan.launch import check_tensor
+from pullback.plan.launch import check_tensor, index_elsewhere
 from pullback.tensor.adapters import overrides
 from pullback.tensor.view import TensorRef
 
@@ -277,12 +277,23 @@ def as_op(function: Function, given: Options) -> tuple[Any, Options]:
             features = [_NUMBER]
     if any(_is_extent(name) and isinstance(value, Tensor) for name, value in given.items()):
         features.append(_EXTENT)
+    for name in function.indices:
+        if hasattr(given.get(name), "bundle"):
+            _check_beside_index(function, name, given)
     spelt = {
         name: plain_ids(value) if name in function.indices else _spelt(value)
         for name, value in given.items()
         if name not in _FLAGS or name in features
     }
     return OPS[function.name, tuple(features)], spelt
+
+
+def _check_beside_index(function: Function, index: str, given: Options) -> None:
+    """Its ids become a tensor on the CPU, and a kernel for a GPU would name that one instead."""
+    for name in function.tensors:
+        tensor = given.get(name)
+        if isinstance(tensor, Tensor) and tensor.is_cuda:
+            raise index_elsewhere(function.name, index, str(tensor.device))
 
 
 def _spelt(value: Any) -> Any:

@@ -44,6 +44,12 @@ def check_tensor(
         check_writable(view, op, name)
 
 
+def index_elsewhere(op: str, argument: str, device: str) -> Unsupported:
+    """The error for a prepared index beside tensors that are not on the CPU."""
+    expected = f"a tensor on {device} (a SegmentIndex serves tensors on cpu)"
+    return Unsupported(op, argument, expected, "a SegmentIndex")
+
+
 Pair = tuple[int, int, int, int, int, int, bool]
 
 # The workspace among positions: the word of a block that is at TENSORS + position.

@@ -31,7 +31,7 @@ from pullback.contract.record import (
     resolve,
 )
 from pullback.cpu.pool import get_num_threads
-from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tensor
+from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tensor, index_elsewhere
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.adapters import (
@@ -268,6 +268,8 @@ class Plan(Generic[D, A]):
         """Key and address of an argument that is not a plain NumPy array."""
         array, part = arrays[position], self.record.slots[position].part
         if part and hasattr(array, "bundle"):
+            if self.device != "cpu":
+                raise index_elsewhere(self.op, self.record.slots[position].name, self.device)
             arrays[position] = tensor = array.bundle[part]
             return array.bundle_key, 0 if tensor is None else numpy_address(tensor)
         if array is None or not self._used[position]:

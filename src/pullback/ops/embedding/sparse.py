@@ -36,7 +36,14 @@ class SparseFunction(Function):
                 raise InvalidProblem(self.name, name, "None with sparse=True", "an array")
         given["sparse"] = False
         views = self.views(given)
-        if views["dout"].device != "cpu":
+        device = views["dout"].device
+        for name in self.tensors:
+            other = getattr(views[name], "device", device)
+            if other != device:
+                raise Unsupported(
+                    self.name, name, f"on {device}, as `dout`", f"a tensor on {other}"
+                )
+        if device != "cpu":
             raise Unsupported(self.name, "sparse", "False on a GPU", "True")
         desc = self.body(**views).descriptor
         rows, smaller = _without_other_rows(self.name, desc, given)
