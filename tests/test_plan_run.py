@@ -47,6 +47,7 @@ STRANGERS: dict[str, tuple[Any, Any, Any]] = {
     "other args": (CPU, NONE, pb.ScanBackwardArgs(dy=X, dx=args().y, x=None, y=None)),
     "other strides": (CPU, NONE, args(x=X.T.copy().T)),
     "another dtype": (CPU, NONE, args(y=np.empty(X.shape))),
+    "another dtype of the same size": (CPU, NONE, args(y=np.empty(X.shape, np.int32))),
     "no array": (CPU, NONE, args(x=X.tolist())),
     "nothing to write to": (CPU, NONE, args(y=np.broadcast_to(X[:1], X.shape))),
     "overlap": (CPU, NONE, args(*(lambda room: (room[:3], room[1:]))(np.ones((4, 4), np.float32)))),

@@ -196,6 +196,10 @@ def test_in_place_and_interleaved_are_fine_overlap_is_not() -> None:
         plan.can_implement(pb.ScanArgs(x=room[:4], y=room[2:6]))
     with pytest.raises(pb.InvalidProblem, match="shares elements"):
         plan.can_implement(pb.ScanArgs(x=room[:4], y=room[3::-1]))
+    for x, y in ((room[:4], room[3:7]), (room[3:7], room[:4])):  # one element of both
+        with pytest.raises(pb.InvalidProblem, match="shares elements"):
+            plan.can_implement(pb.ScanArgs(x=x, y=y))
+    plan.can_implement(pb.ScanArgs(x=room[:4], y=room[4:]))
 
 
 # --- sentences ------------------------------------------------------------------------------
@@ -207,6 +211,7 @@ SENTENCES = [
     (lambda: pb.cumsum(ones(3).astype(">f4")), "cumsum: `x` must be of float16, bfloat16, float32, float64 (x.astype('float32') casts), got float32 in foreign byte order"),
     (lambda: pb.cumsum(ones(3), 1), "cumsum: `axis` must be an integer in [-1, 1), got 1"),
     (lambda: pb.cumsum(ones(3), 0.0), "cumsum: `axis` must be an integer in [-1, 1), got 0.0"),
+    (lambda: pb.cumsum(ones(3), True), "cumsum: `axis` must be an integer in [-1, 1), got True"),
     (lambda: pb.cumsum(ones(3), reverse=1), "cumsum: `reverse` must be True or False, got 1"),
     (lambda: pb.cumsum(ones(3), out=ones(4)), "cumsum: `out` must be of shape (3,), got shape (4,)"),
     (lambda: pb.cumsum(ones(3), out=ones(3, dtype=np.float64)), "cumsum: `out` must be float32 (out.astype('float32') casts), got an array of float64"),
@@ -249,6 +254,8 @@ def test_sentence(call: Any, sentence: str) -> None:
 def test_descriptor_sentences() -> None:
     with pytest.raises(pb.InvalidProblem, match=r"scan_axis.*an axis in \[0, 2\), got -1"):
         pb.ScanPlan.select(CPU, scan(scan_axis=-1))
+    with pytest.raises(pb.InvalidProblem, match=r"scan_axis.*an axis in \[0, 2\), got 2"):
+        pb.ScanPlan.select(CPU, scan(scan_axis=2))
     with pytest.raises(pb.InvalidProblem, match="input_shape"):
         pb.ScanPlan.select(CPU, scan(input_shape=(3, -4)))
     with pytest.raises(pb.Unsupported, match="element"):

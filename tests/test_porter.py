@@ -23,6 +23,7 @@ from pullback.verify.subject import Subject, subjects
 from test_pool import python
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+MISALIGNED = np.zeros(X.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(X.shape)
 
 
 def stranger_to_all(name: str) -> Function:
@@ -63,6 +64,8 @@ STRANGERS: dict[str, tuple[Any, Any, Any]] = {
     "another shape": (X[:2], 1, None),
     "other strides": (X.T.copy().T, 1, None),
     "another dtype": (X.astype(np.float64), 1, None),
+    "another dtype of the same size": (X.view(np.int32), 1, None),
+    "off its alignment": (MISALIGNED, 1, None),
     "read only": (np.frombuffer(X.tobytes(), np.float32).reshape(X.shape), 1, None),
     "a subclass": (X.view(np.recarray), 1, None),
     "no array": (X.tolist(), 1, None),

@@ -57,6 +57,7 @@ STRANGERS: dict[str, Any] = {
     "another shape": X[:2],
     "other strides": X.T.contiguous().T,
     "another dtype": X.double(),
+    "another dtype of the same size": X.view(torch.int32),
     "another device": X.to("meta"),
     "another type": torch.nn.Parameter(X, requires_grad=False),
     "a subclass": X.as_subclass(Sub),

@@ -89,6 +89,14 @@ def test_writable_views_refuse_bad_memory() -> None:
     pb.TensorMut(interleaved)  # 0 2 3 5: no element twice
 
 
+def test_views_of_negated_tensors_are_refused() -> None:
+    """Their memory holds the numbers before the sign was turned."""
+    negated = torch._neg_view(torch.ones(3))
+    with pytest.raises(pb.Unsupported, match="resolve_neg"):
+        pb.TensorRef(negated)
+    pb.TensorRef(negated.resolve_neg())
+
+
 def test_memory_too_short_and_misaligned() -> None:
     short = np.lib.stride_tricks.as_strided(ones(4), (8,), (4,))
     with pytest.raises(pb.BufferTooSmall) as error:
