@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test test-slow test-gpu bench race lint clean
+.PHONY: run fuzz test test-slow test-gpu bench race lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
 
 test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+
+# Random calls with a fixed seed: `make fuzz MINUTES=30 SEED=7` for more.
+MINUTES ?= 2
+SEED    ?= 20
+fuzz: $(VENV)/.warm
+	$(BIN)/pullback fuzz --minutes $(MINUTES) --seed $(SEED) --jobs 2
 
 # Kernels are compiled ahead, on all cores: otherwise two test processes compile the same one twice.
 $(VENV)/.warm: $(VENV)/.all $(shell find src/pullback -name '*.py')

@@ -18,7 +18,7 @@ MODULES = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p i
 
 # Each room may import from itself and from the rooms before it.
 ORDER = ("contract", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "torch")
-ABOVE = ("verify", "bench", "cli")
+ABOVE = ("verify", "fuzz", "bench", "cli")
 RANK = {room: rank for rank, room in enumerate((*ORDER, *ABOVE))}
 
 # What is loaded by name when first used, not imported: kernels, front ends, the thread pool.

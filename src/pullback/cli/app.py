@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from pullback.cli import bench, catalog, demo, doctor, gpu, race, report, show, verify, warm
+from pullback.cli import bench, catalog, demo, doctor, fuzz, gpu, race, report, show, verify, warm
 
 app = typer.Typer(
     name="pullback",
@@ -28,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "list": catalog.list_,
     "show": show.show,
     "verify": verify.verify,
+    "fuzz": fuzz.fuzz,
     "bench": bench.bench,
     "race": race.race,
     "report": report.report,

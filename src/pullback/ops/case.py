@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,16 @@ class Case:
 
     Floats are float64 and ids int64, in the range of int32: whoever runs the case casts them to the
     dtypes under test, and crosses it with the options of single ops (ties, mode, ...).
+
+    `refused` names the errors of which a call on it must raise one. `alternatives` are other forms
+    of an argument that must change nothing: made of the array by the function given.
     """
 
     name: str
     arrays: dict[str, Array]
     options: dict[str, Any] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    alternatives: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 def _with(row: Array, value: float, *where: int | slice) -> Array:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from pullback.contract.element import ElementKind
@@ -17,6 +18,7 @@ from pullback.verify.subject import Arguments, Subject
 
 Scale = Callable[[Subject, Arguments], tuple[Any, ...]]
 _NO_WIDER = 16
+_ROUNDINGS = 64  # of subnormal products that may come together
 _RESULTS = 3  # at most this many arrays are returned
 
 
@@ -59,10 +61,12 @@ def largest(name: str) -> Scale:
 
 @dataclass(frozen=True)
 class Bound:
-    """At most `ulps` at the size that `scale` gives."""
+    """At most `ulps` at the size that `scale` gives. `factors` are arguments that are multiplied in
+    the accumulator, one after the other: what leaves its range on the way is not held to it."""
 
     ulps: float = 1.0
     scale: Scale = result
+    factors: tuple[str, ...] = ()
 
     def limit(self, array: Any) -> float:
         """Where the accumulator is no wider than the result, roundings add up along the axis."""
@@ -73,8 +77,8 @@ class Bound:
 BOUNDS: dict[str, Bound] = {
     "cumsum": Bound(1, terms("x")),
     "cumsum_backward": Bound(1, terms("dy")),
-    "cumprod": Bound(4),
-    "cumprod_backward": Bound(4, terms("dy", "x", "y")),
+    "cumprod": Bound(4, factors=("x",)),
+    "cumprod_backward": Bound(4, terms("dy", "x", "y"), factors=("dy", "x", "y")),
     "cummax_backward": Bound(1, terms("dy")),
     "cummin_backward": Bound(1, terms("dy")),
     "logcumsumexp": Bound(2, one),
@@ -97,21 +101,56 @@ BOUNDS: dict[str, Bound] = {
     "embedding_bag": Bound(2, terms("weight", "per_sample_weights")),
     "embedding_bag_backward": Bound(2, terms("dout", "per_sample_weights")),
     "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight")),
-    "linear_scan": Bound(4, terms("a", "b")),
-    "linear_scan_backward": Bound(4, terms("dh", "a", "h")),
+    "linear_scan": Bound(4, terms("a", "b"), factors=("a", "b")),
+    "linear_scan_backward": Bound(4, terms("dh", "a", "h"), factors=("dh", "a", "h")),
 }
 _DEFAULT = Bound()
 
 
-def leaves_f64(subject: Subject, arguments: Arguments) -> bool:
-    """Whether a product of these factors passes through numbers that f64 has not: what follows an
-    overflow there is not a question of accuracy."""
-    if "prod" not in subject.name:
-        return False
+def excused(
+    subject: Subject, arguments: Arguments, position: int, got: Any, want: Any
+) -> np.ndarray[Any, Any]:
+    """Where a result went through numbers that its accumulator does not hold, so that the order of
+    operations decides: finite terms whose sizes add up to more than it can hold, or factors whose
+    product does; and what products lost by underflow, times all that could have magnified it."""
+    bound = bound_of(subject)
+    element = next(ElementKind.of(v) for v in arguments.values() if _is_floating(v))
+    info = ml_dtypes.finfo(element.accumulator.dtype)
+    most = np.longdouble(info.max) / 4
+    finite = {k: _changed(v, np.asarray) for k, v in arguments.items()}
     with np.errstate(all="ignore"):
-        exponents = np.log10(np.abs(np.asarray(arguments["x"], np.longdouble)))
-    growth = np.where(np.isfinite(exponents), np.maximum(exponents, 0), 0)
-    return bool(growth.sum() > 290)
+        sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
+        # Terms of one sign overflow to their infinity, whatever the order.
+        cancels = (np.abs(sums) < 0.999 * sizes) | (np.sign(sums) != np.sign(want))
+        found = (sizes > most) & cancels
+        if not bound.factors:
+            return np.broadcast_to(found, got.shape)
+        grown = {k: _changed(v, _growth) for k, v in arguments.items() if k in bound.factors}
+        tamed = {k: _changed(v, np.asarray, 1) for k, v in arguments.items() if k in bound.factors}
+        largest, rest = (
+            np.abs(subject.truth({**arguments, **factors})[position]) for factors in (grown, tamed)
+        )
+        lost = np.abs(got.astype(np.longdouble) - want)
+        underflow = largest * np.longdouble(info.smallest_subnormal) * _ROUNDINGS
+        # An underflow times infinity is NaN.
+        vanished = np.isnan(got) & (rest < info.smallest_normal)
+    return np.asarray(found | (largest > most) | (lost <= underflow) | vanished)
+
+
+def _growth(values: Any) -> Any:
+    return np.maximum(np.abs(values), 1)
+
+
+def _changed(value: Any, part: Callable[[Any], Any], instead: float = 0) -> Any:
+    """An argument with something else for its infinities and NaN, then changed."""
+    if not _is_floating(value):
+        return value
+    wide = value.astype(np.longdouble)
+    return np.asarray(part(np.where(np.isfinite(wide), wide, instead))).astype(value.dtype)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "iub"
 
 
 def bound_of(subject: Subject) -> Bound:

@@ -6,11 +6,14 @@ Lookups have `weight`, `indices` and `dout`. Bags have `offsets` and `per_sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.draw import Draw
+from pullback.ops.segment.index import prepare_segments
 
 INT32 = np.iinfo(np.int32)
 
@@ -109,3 +112,48 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(
             f"bags of rows of {n}", _bag_case(rng, table, np.array([1, 4, 1]), [0, 2], False)
         )
+
+
+def _drawn_bags(draw: Draw, names: Collection[str], n: int, options: dict[str, Any]) -> Array:
+    last = options["include_last_offset"] = draw.chance("include_last_offset")
+    bags = draw.extent("bags", max(min(n + 8, draw.size), 1))
+    if "mode" in names:
+        options["mode"] = draw.pick("mode", ("sum", "mean", "max"))
+    if "return_indices" in names and options["mode"] == "max":
+        options["return_indices"] = draw.chance("return_indices")
+    else:
+        options["return_indices"] = False
+    return draw.borders("offsets", n, bags + last)
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    columns = draw.extent("columns", min(draw.size, 5000))
+    most = max(draw.size // max(columns, 1), 1)
+    rows = draw.extent("rows", most)
+    options: dict[str, Any] = {"num_embeddings": rows}
+    shape: tuple[int, ...] = (draw.extent("positions", most),)
+    if "offsets" not in names and draw.chance("shaped", 0.3):
+        shape = draw.shape("indices", size=most)
+    count = int(np.prod(shape))
+    ids = draw.ids("ids", count, rows)
+    arrays = {"indices": ids.reshape(shape), "weight": draw.values("weight", (rows, columns))}
+    lead = shape
+    if "offsets" in names:
+        arrays["offsets"] = _drawn_bags(draw, names, count, options)
+        lead = (len(arrays["offsets"]) - options["include_last_offset"],)
+        if options.get("mode", "") == "sum" and draw.chance("weighted"):
+            arrays["per_sample_weights"] = draw.values("per_sample_weights", (count,))
+    if "dout" in names:
+        arrays["dout"] = draw.values("dout", (*lead, columns))
+    if rows and draw.chance("padded", 0.3):
+        options["padding_idx"] = draw.integer("padding_idx", -rows, rows - 1)
+    options["out_of_range"] = draw.pick("out_of_range", ("skip", "error"), (2, 1))
+    outside = bool(((ids < 0) | (ids >= rows)).any())
+    draw.refuse("IndexOutOfRange", when=outside and options["out_of_range"] == "error")
+    options["sparse"] = "sparse" in names and draw.chance("sparse", 0.1)
+    if "accumulate_into" in names and not options["sparse"] and draw.chance("accumulate", 0.2):
+        arrays["accumulate_into"] = draw.values("accumulate_into", (rows, columns))
+    prepared = {"indices": lambda given: prepare_segments(given.reshape(-1), rows)}
+    flat = "dout" in names and "offsets" not in names
+    return Case("drawn", arrays, options, draw.refused, prepared if flat else {})

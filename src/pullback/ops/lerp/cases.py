@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Case, hostile_rows
+from pullback.ops.draw import Draw
 
 NUMBERS = (0, 1, 0.0, -0.0, 0.5, 0.3, 1 / 3, 1.0, -0.25, 1.75, 1e-30, 1 - 2**-53, np.nan)
 """The ends, both branches, outside [0, 1], and what single precision cannot hold."""
@@ -51,3 +52,28 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for top in (6e4, 3e38):  # b - a leaves the range of f16, or f32, and the result does not
         a, b, weight = np.full(9, -top), np.full(9, top), np.linspace(0, 1, 9)
         yield Case(f"{top:g} apart", {"a": a, "b": b, "weight": weight, "dy": np.full(9, 1e-3)})
+
+
+def _operand(draw: Draw, label: str, shape: Shape) -> Shape:
+    """A shape that broadcasts to this one: some axes of one, the leading ones left out."""
+    kept = shape[draw.integer(f"{label}.dropped", 0, len(shape)) :]
+    if not draw.chance(f"{label}.broadcast", 0.3):
+        return shape
+    return tuple(
+        1 if draw.chance(f"{label}.one.{i}", 0.4) else extent for i, extent in enumerate(kept)
+    )
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    shape = draw.shape()
+    shapes = {name: _operand(draw, name, shape) for name in ("a", "b")}
+    number = draw.chance("number", 0.4)
+    if not number:
+        shapes["weight"] = _operand(draw, "weight", shape)
+    elif "dy" in names and draw.chance("alone", 0.4):
+        shapes = {}  # gradients in the shape of dy
+    shapes["dy"] = np.broadcast_shapes(*shapes.values()) if shapes else shape
+    arrays = {name: draw.values(name, of) for name, of in shapes.items()}
+    options = {"weight": draw.pick("weight", NUMBERS)} if number else {}
+    return Case("drawn", arrays, options, draw.refused)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.draw import Draw
 
 
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
@@ -28,3 +29,12 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         for name, row in hostile_rows(rng):
             # Products of large factors leave every range; what is left are zeros, ties and NaN.
             yield _case(rng, name, np.clip(row, -1.25, 1.25), 0, reverse)
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    shape = draw.shape()
+    arrays = {name: draw.values(name, shape) for name in ("a", "b", "dh")}
+    if not draw.chance("steep", 0.1):
+        arrays["a"] = np.clip(arrays["a"], -1.25, 1.25)
+    return Case("drawn", arrays, {"axis": draw.axis(shape)}, draw.refused)

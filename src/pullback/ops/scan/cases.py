@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.draw import Draw
 
 
 def _case(rng: np.random.Generator, name: str, x: Array, axis: int, reverse: bool) -> Case:
@@ -49,3 +51,16 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for axis in range(4):  # permuted, the lines of these can be mistaken for adjacent ones
         x = 1 + 0.02 * rng.standard_normal((3, 5, 4, 6))
         yield _case(rng, f"rank 4, axis {axis}", x, axis, bool(axis % 2))
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    shape = draw.shape()
+    arrays = {
+        name: draw.values(name, shape) for name in ("x", "dy") if name in names or name == "x"
+    }
+    options: dict[str, Any] = {"axis": draw.axis(shape)}
+    if "ties" in names:
+        options["ties"] = draw.pick("ties", ("first", "last", "split"), (10, 10, 1))
+        draw.refuse("Unsupported", when=options["ties"] == "split")
+    return Case("drawn", arrays, options, draw.refused)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.draw import Draw
+from pullback.ops.segment.index import prepare_segments
 
 INT32 = np.iinfo(np.int32)
 
@@ -77,3 +79,28 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
     yield _case(rng, "hostile columns, unsorted", columns, rng.integers(0, 4, n), 4)
     x, ids = rng.standard_normal((20, 3)), np.arange(20) // 5
     yield Case("dy is hostile", {"x": x, "segment_ids": ids, "dy": columns[[0, 1, 32, 64], -3:]})
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    n = draw.extent("rows", draw.size)
+    columns = draw.shape("columns", size=max(draw.size // max(n, 1), 1))
+    segments = draw.extent("segments", min(2 * n + 8, draw.size))
+    ids = draw.ids("ids", n, segments)
+    arrays = {"x": draw.values("x", (n, *columns)), "segment_ids": ids}
+    if "dy" in names:
+        arrays["dy"] = draw.values("dy", (segments, *columns))
+    outside = bool(((ids < 0) | (ids >= segments)).any())
+    ascending = bool((np.diff(ids) >= 0).all())
+    options = {
+        "num_segments": segments,
+        "out_of_range": draw.pick("out_of_range", ("skip", "error"), (2, 1)),
+        "indices_are_sorted": draw.chance("sorted", 0.7 if ascending else 0.02),
+    }
+    if ascending and not outside and draw.chance("counted", 0.1):
+        options["num_segments"] = None
+    draw.refuse("IndexOutOfRange", when=outside and options["out_of_range"] == "error")
+    draw.refuse("InvalidProblem", when=bool(options["indices_are_sorted"]) and not ascending)
+    prepared = {"segment_ids": lambda given: prepare_segments(given, segments)}
+    known = options["num_segments"] is not None
+    return Case("drawn", arrays, options, draw.refused, prepared if known else {})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.draw import Draw
 
 
 def _case(rng: np.random.Generator, name: str, x: Array, axis: int = -1) -> Case:
@@ -56,3 +57,12 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         dy = np.array([[value, 1.0, 2.0, 3.0, 4.0]])
         yield Case(f"dy is {name} on the support", {"x": peaked, "dy": dy}, {"axis": -1})
     yield Case("dy is constant", {"x": peaked, "dy": np.ones((1, 5))}, {"axis": -1})
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    shape = draw.shape()
+    arrays = {
+        name: draw.values(name, shape) for name in ("x", "dy") if name in names or name == "x"
+    }
+    return Case("drawn", arrays, {"axis": draw.axis(shape)}, draw.refused)

@@ -1,0 +1,51 @@
+"""Which kernels a trial would launch: its program is laid out, and nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.fuzz import forms
+from pullback.fuzz.layout import Layout, fits
+from pullback.fuzz.trial import Trial
+from pullback.plan.stream import Stream
+from pullback.tensor.view import TensorRef
+
+
+def _empty(shape: tuple[int, ...], dtype: Any, layout: Layout) -> Any:
+    """Memory laid out so, that nobody has touched yet."""
+    layout = layout if fits(layout, shape) else Layout.plain(len(shape))
+    strides = layout.strides(shape)
+    ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True) if n]
+    first = -sum(end for end in ends if end < 0)
+    room = np.empty(first + sum(end for end in ends if end > 0) + 1, dtype)
+    steps = tuple(s * room.itemsize for s in strides)
+    return np.lib.stride_tricks.as_strided(room[first:], shape, steps)
+
+
+def phases(trial: Trial) -> Sequence[Any]:
+    """The phases of the program that the trial's plan lays out for its layouts."""
+    if trial.refused:
+        return ()
+    arrays = {
+        name: _empty(array.shape, array.dtype, trial.layout(name, array.ndim).apart())
+        for name, array in trial.arrays.items()
+    }
+    call = forms.planned(trial, {**arrays, **trial.options})
+    if call is None:
+        return ()
+    plan = call.plan.select(Stream.cpu(), call.descriptor)
+    outs = dict(zip(call.returns, call.specs, strict=True))
+    tensors: list[Any] = []
+    for slot in plan.record.slots:
+        view = call.tensors.get(slot.name)
+        if view is None and slot.name in outs:
+            spec = outs[slot.name]
+            layout = trial.layout("out", len(spec.shape))
+            result = TensorRef(_empty(spec.shape, spec.element.dtype, layout))
+            view = result.folded(slot.shape(call.descriptor))
+        tensors.append(view)
+    found: Sequence[Any] = plan.program(tensors).phases
+    return found

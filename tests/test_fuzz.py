@@ -1,0 +1,225 @@
+"""The fuzzer itself: that cases are repeatable and reach everything, and that it finds what is
+planted."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback
+from pullback.contract.element import ElementKind
+from pullback.fuzz import checks, forms
+from pullback.fuzz.coverage import all_kernels, lines_of
+from pullback.fuzz.generate import CHECKS, MISTAKES, Source
+from pullback.fuzz.layout import Layout, place
+from pullback.fuzz.memory import Memory
+from pullback.fuzz.reach import phases
+from pullback.fuzz.run import Settings, run
+from pullback.fuzz.script import script
+from pullback.fuzz.shrink import shrink
+from pullback.fuzz.thresholds import thresholds
+from pullback.fuzz.trial import Trial
+from pullback.verify.subject import Subject, subjects
+
+NAMES = tuple(sorted(subjects()))
+
+
+def _trial(**changes: Any) -> Trial:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    layouts = {"x": Layout.plain(2), "out": Layout((0, 1), (-1, 1), (0, 1))}
+    trial = Trial("cumsum", ElementKind.F32, {"x": x}, {"axis": 1}, layouts, ("layout",), out=True)
+    return replace(trial, **changes)
+
+
+# --- cases ------------------------------------------------------------------------------------
+
+
+def test_a_case_is_a_function_of_seed_and_number() -> None:
+    source = Source(3, NAMES)
+    for number in (0, 17, 40):
+        first, second = (source.trial(source.choices(number)).to_json() for _ in range(2))
+        assert first == second
+
+
+def test_trials_survive_being_stored() -> None:
+    source = Source(4, NAMES)
+    for number in range(20):
+        stored = source.trial(source.choices(number)).to_json()
+        assert Trial.from_json(json.loads(json.dumps(stored))).to_json() == stored
+
+
+def test_thresholds_are_read_from_the_kernels() -> None:
+    from pullback.ops.scan import cpu, cpu_panels
+    from pullback.ops.segment import cpu_words
+
+    assert {cpu.LONG, cpu_panels.MOST, cpu_words.BLOCK} <= set(thresholds())
+
+
+def test_every_option_check_and_mistake_is_drawn() -> None:
+    """A new parameter that no draw reaches is one that nobody tests: see `ops/*/cases.py`."""
+    seen: dict[tuple[str, str], set[str]] = {}
+    drawn: Counter[str] = Counter()
+    for name in NAMES:
+        source = Source(11, (name,), sizes=(1, 1, 0, 0, 0), blank=True)
+        for number in range(90):
+            trial = source.trial(source.choices(number))
+            drawn.update([*trial.checks, trial.mistake, *trial.refused])
+            for parameter in trial.subject.function.parameters:
+                given = trial.arguments.get(parameter)
+                kind = "array" if isinstance(given, np.ndarray) else repr(given)
+                seen.setdefault((name, parameter), set()).add(kind)
+    defaults = {(n, p): subjects()[n].function.defaults.get(p) for n, p in seen}
+    fixed = [k for k, kinds in seen.items() if kinds <= {repr(defaults[k])}]
+    assert fixed == []
+    assert set(CHECKS) <= set(drawn)
+    assert set(MISTAKES) <= set(drawn)
+    assert {"InvalidProblem", "IndexOutOfRange", "Unsupported"} <= set(drawn)
+
+
+def test_every_kernel_is_reached() -> None:
+    """Programs are laid out, not run: sizes count, time does not."""
+    missing = set(all_kernels())
+    for number in range(6000):
+        source = Source(5, (NAMES[number % len(NAMES)],), sizes=(1, 3, 1, 5, 0), blank=True)
+        names = {phase.kernel.name for phase in phases(source.trial(source.choices(number)))}
+        missing -= {name.removeprefix("pullback.") for name in names}
+        if not missing:
+            break
+    assert sorted(missing) == []
+
+
+def test_nothing_in_the_fuzzer_names_an_op() -> None:
+    folder = Path(pullback.__file__).parent / "fuzz"
+    words = {w for file in folder.glob("*.py") for w in re.findall(r"\w+", file.read_text())}
+    assert words & set(NAMES) == set()
+
+
+# --- what it finds ----------------------------------------------------------------------------
+
+
+def _planted(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    """Make a function go wrong where the fuzzer looks for it."""
+    true = subjects()["cumsum"].function
+
+    class Wrong(type(true)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return wrong(true, *args, **options)
+
+    function = Wrong(true.body, "cumsum")
+    monkeypatch.setitem(subjects(), "cumsum", Subject(function, "scan"))
+
+
+def test_a_write_beside_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(true: Any, *args: Any, out: Any = None, **options: Any) -> Any:
+        result = true(*args, out=out, **options)
+        if out is not None:
+            wider = np.lib.stride_tricks.as_strided(out, (3, 5), out.strides)
+            wider[1, 4] = 0
+        return result
+
+    _planted(monkeypatch, wrong)
+    with pytest.raises(forms.Mismatch, match="memory outside was written"):
+        checks.run(_trial())
+
+
+def test_a_changed_input_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(true: Any, x: Any, **options: Any) -> Any:
+        result = true(x, **options)
+        x[0, 0] += 1
+        return result
+
+    _planted(monkeypatch, wrong)
+    with pytest.raises(forms.Mismatch, match="`x`: it was written"):
+        checks.run(_trial())
+
+
+def test_a_wrong_value_a_repeat_and_a_wrong_error_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def drifting(true: Any, *args: Any, **options: Any) -> Any:
+        calls.append(1)
+        return true(*args, **options) + len(calls) // 2
+
+    _planted(monkeypatch, lambda true, *args, **options: true(*args, **options) + 1)
+    with pytest.raises(forms.Mismatch, match="oracle"):
+        checks.run(_trial(checks=("oracle",)))
+    _planted(monkeypatch, drifting)
+    with pytest.raises(forms.Mismatch, match="repeat: other bits"):
+        checks.run(_trial(checks=("repeat",)))
+    with pytest.raises(forms.Mismatch, match="accepted, expected InvalidProblem"):
+        checks.run(_trial(refused=("InvalidProblem",)))
+    monkeypatch.undo()
+    with pytest.raises(forms.Mismatch, match="expected a result"):
+        checks.run(_trial(options={"axis": 7}))
+
+
+@pytest.mark.parametrize(("place_", "at"), [("end", 4), ("start", -1)])
+def test_an_element_outside_is_a_crash(place_: str, at: int) -> None:
+    code = (
+        "import ctypes, numpy as np\n"
+        "from pullback.fuzz.layout import Layout, place\n"
+        "from pullback.fuzz.memory import Memory\n"
+        f"layout = Layout((0,), (1,), (0,), {place_!r})\n"
+        "_, view = place(Memory(), (4,), np.dtype('f4'), layout)\n"
+        f"ctypes.c_float.from_address(view.ctypes.data + 4 * {at}).value\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+
+
+def test_arrays_lie_as_their_layout_says() -> None:
+    layout = Layout((1, 0), (-2, 1), (0, 3), "inside")
+    data, view = place(Memory(), (3, 4), np.dtype("f4"), layout)
+    assert view.strides == (-8, 4 * (3 * 2))
+    view[...] = 1
+    assert (data.view("f4") == 1).sum() == 12
+
+
+def test_a_failure_is_shrunk() -> None:
+    class Server:
+        def failure(self, task: dict[str, Any]) -> dict[str, str] | None:
+            wide = task["choices"].get("shape.0", 0) >= 7
+            return {"check": "layout", "what": ""} if wide else None
+
+    made = {"function": 3, "shape.0": 900, "shape.1": 12, "x.seed": 5, "check.layout": 1}
+    best, alone = shrink({}, made, "layout", Server(), 10.0)  # type: ignore[arg-type]
+    assert alone
+    assert {k: v for k, v in best.items() if v} == {
+        "function": 3,
+        "shape.0": 7,
+        "check.layout": 1,
+    }
+
+
+def test_a_child_that_dies_is_started_again() -> None:
+    source = Source(1, ("lerp",), ("layout",), sizes=(1, 0, 0, 0, 0))
+    killed: list[int] = []
+
+    def watch(report: Any, children: Any) -> None:
+        if children and children[0].number > 3 and not killed:
+            killed.append(children[0].number)
+            children[0].process.kill()
+
+    report = run(source, Settings(cases=500), watch)
+    assert [f.check for f in report.failures] == ["crash"]
+    assert report.restarts == 1
+    assert "SIGKILL" in report.failures[0].what
+
+
+@pytest.mark.parametrize("check", ["oracle", "layout", "threads", "in place", "repeat"])
+def test_scripts_run_by_themselves(check: str) -> None:
+    exec(compile(script(_trial(), check), check, "exec"), {})
+
+
+def test_lines_of_functions_are_found() -> None:
+    assert len(lines_of("tensor/layout.py")) > 40
