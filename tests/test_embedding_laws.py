@@ -327,3 +327,45 @@ def test_winners_of_long_bags_follow_ids_of_either_width() -> None:
     assert (best == np.stack([weight[ids[:3]].max(0), weight[ids[3:]].max(0)])).all()
     assert (best == again[0]).all()
     assert (winners == again[1]).all()
+    assert (np.take_along_axis(weight, winners, 0) == best).all()
+
+
+def test_long_bags_pass_over_blocks_that_are_all_padding() -> None:
+    """Every value is below 0: what a block without rows leaves must not win."""
+    rng = np.random.default_rng(4)
+    weight = -1 - rng.random((40, 5)).astype(np.float32)
+    ids = rng.integers(1, 40, 1500)
+    ids[256:800] = 0
+    for first in (0, 300):  # also where the first blocks have no rows
+        bag = ids[first:]
+        got, winners = pb.embedding_bag(
+            weight, bag, np.array([0]), mode="max", padding_idx=0, return_indices=True
+        )
+        assert (got == weight[bag[bag > 0]].max(0)).all()
+        assert (np.take_along_axis(weight, winners, 0) == got).all()
+
+
+def test_winners_that_no_position_holds_are_not_scaled() -> None:
+    ids, dout = np.array([1, 1, 2]), np.ones((1, 2))
+    got = pb.embedding_bag_backward(
+        dout, ids, np.array([0]), 4, mode="max",
+        output_index=np.array([[1, 3]]), scale_grad_by_freq=True,
+    )  # fmt: skip
+    assert got.tolist() == [[0, 0], [0.5, 0], [0, 0], [0, 1]]
+
+
+def test_sparse_gradient_leaves_out_the_position_after_the_last_offset() -> None:
+    ids, offsets = np.array([3, 1, 4, 0]), np.array([0, 2])
+    rows, _ = pb.embedding_bag_backward(
+        np.ones((1, 2)), ids, offsets, 6, mode="sum", include_last_offset=True, sparse=True
+    )
+    assert rows.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("border", [8191, 8192, 8193, 16384])
+def test_offsets_that_descend_at_the_border_of_a_chunk_are_named(border) -> None:
+    """Offsets are looked at in chunks of 8192."""
+    offsets = np.arange(20_000)
+    offsets[border:] -= 5
+    with pytest.raises(InvalidProblem, match=f"got {border - 5} at position {border}"):
+        pb.embedding_bag(np.ones((2, 1)), np.zeros(20_000, int), offsets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from llvmlite import binding
 
 from pullback.cpu import cache
@@ -32,3 +33,23 @@ def test_a_kernel_is_filed_under_all_that_it_imports() -> None:
     assert "pullback.ops.scan.cpu_sum" in cache.imports("pullback.ops.scan.cpu")
     assert "pullback.cpu.vector" in cache.imports("pullback.ops.scan.cpu_sum")
     assert not any(name.startswith("numba") for name in cache.imports("pullback.cpu.kernel"))
+
+
+def test_an_edit_of_any_import_or_of_the_policy_is_another_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = "pullback.ops.lerp.cpu_elementwise"
+    modules, read = [module], cache._read
+    for name in modules:  # which grows meanwhile
+        modules += cache.imports(name) - {*modules}
+    assert "pullback.cpu.transfer" in set(modules) - cache.imports(module)  # of an import's own
+    plain = cache.module_hash.__wrapped__(module)
+    assert plain == cache.module_hash(module)
+    for edited in modules:
+        monkeypatch.setattr(cache, "_read", lambda m, e=edited: read(m) + b"#" * (m == e))
+        changed = cache.module_hash.__wrapped__(module) != plain
+        assert changed == (edited not in cache._ASIDE), edited
+    policy = cache._policy_hash.__wrapped__()
+    assert policy == cache._policy_hash()
+    monkeypatch.setitem(cache.POLICY, "fastmath", True)
+    assert cache._policy_hash.__wrapped__() != policy

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import pullback as pb
+from pullback.verify.laws import same_bits
+from pullback.verify.subject import subjects
 
 CPU = pb.Stream.cpu()
 NONE = pb.Workspace.NONE
@@ -96,6 +98,21 @@ def test_plans_validate_every_array_though_they_know_it_again(name: str) -> None
         with pytest.raises(pb.PullbackError):
             plan.run(CPU, NONE, args)
         assert array.flat[1] == 0
+
+
+@pytest.mark.parametrize("name", _changed(ones(3, 4)))
+def test_functions_validate_every_out_though_they_know_it_again(name: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for _ in range(2):
+        pb.cumsum(x, -1, out=ones(3, 4))
+    out = _changed(np.zeros_like(x))[name]
+    if name in ("the same", "elsewhere", "a view", "strides", "a subclass", "a view within it"):
+        assert pb.cumsum(x, -1, out=out) is out
+        assert (out == np.cumsum(x, -1)).all()
+    else:
+        with pytest.raises(pb.PullbackError):
+            pb.cumsum(x, -1, out=out)
+        assert out.flat[1] == 0
 
 
 def test_shapes_matter_of_arrays_that_no_kernel_reads() -> None:
@@ -200,6 +217,45 @@ def test_in_place_and_interleaved_are_fine_overlap_is_not() -> None:
         with pytest.raises(pb.InvalidProblem, match="shares elements"):
             plan.can_implement(pb.ScanArgs(x=x, y=y))
     plan.can_implement(pb.ScanArgs(x=room[:4], y=room[4:]))
+
+
+def test_one_address_with_other_strides_is_no_place_to_write() -> None:
+    plan = pb.ScanPlan.select(CPU, scan(input_shape=(3, 3), scan_axis=0))
+    square = ones(3, 3)
+    for x, y in ((square, square.T), (square[:, :1].repeat(3, 1), square), (square, square)):
+        shares = x is square and y is not square
+        for _ in range(2):
+            if shares:
+                with pytest.raises(pb.InvalidProblem, match="shares elements"):
+                    plan.run(CPU, NONE, pb.ScanArgs(x=x, y=y))
+                with pytest.raises(pb.InvalidProblem, match="shares elements"):
+                    pb.cumsum(x, 0, out=y)
+            else:
+                plan.run(CPU, NONE, pb.ScanArgs(x=x, y=y))
+
+
+def test_two_results_that_overlap_are_refused() -> None:
+    room, dy = ones(6), ones(3)
+    for _ in range(2):
+        assert (pb.lerp_backward(dy, 0.25, out=(room[:3], room[3:]))[1] == 0.25).all()
+        for out in ((room[:3], room[2:5]), (room[2:5], room[:3]), (room[:3], room[:3])):
+            with pytest.raises(pb.InvalidProblem, match="shares elements"):
+                pb.lerp_backward(dy, 0.25, out=out)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, s in subjects().items() if "axis" in s.function.parameters]
+)
+def test_negative_axes_count_from_the_end(name: str) -> None:
+    subject = subjects()[name]
+    rng = np.random.default_rng(2)
+    given = {n: rng.random((2, 3, 4)).astype(np.float32) for n in subject.function.tensors}
+    for axis in range(3):
+        pairs = zip(*(subject.answer({**given, "axis": a}) for a in (axis, axis - 3)), strict=True)
+        assert all(same_bits(one, other) for one, other in pairs)
+    different = [subject.answer({**given, "axis": axis})[0] for axis in range(3)]
+    assert not same_bits(different[0], different[1])
+    assert not same_bits(different[1], different[2])
 
 
 # --- sentences ------------------------------------------------------------------------------

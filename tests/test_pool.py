@@ -77,6 +77,16 @@ def linger(block, low, high):
     block[THREADS] = np.int64(value)
 
 
+@cfunc(KERNEL, cache=True)
+def dawdle(block, low, high):
+    """Odd items take milliseconds, then each is counted."""
+    value, counts = 1.0, words_at(block[COUNTS])
+    for item in range(low, high):
+        for _ in range(item % 2 * 1_000_000):
+            value = value * 0.5 + 1.0
+        counts[item] += 1 if value > 0 else 0
+
+
 this_thread = types.ExternalFunction("pthread_self", WORD())
 
 
@@ -149,6 +159,14 @@ def test_random_programs_cover_every_item_once() -> None:
         sheet = random_sheet(rng)
         assert sheet.run(rng.choice((1, 2, 2, 2, 3, 5, 9))) == 0
         sheet.check()
+
+
+def test_the_caller_waits_for_workers_that_take_longer() -> None:
+    for _ in range(30):
+        block, counts = np.zeros(8, np.int64), np.zeros(4, np.int64)
+        block[COUNTS] = counts.ctypes.data
+        assert launch(dawdle, 4, 1, block, 2) == 0
+        assert (counts == 1).all()
 
 
 @pytest.mark.parametrize("callers", [2, 8, 40])  # 40: more callers than job slots

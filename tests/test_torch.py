@@ -135,6 +135,15 @@ def test_out_has_no_gradient() -> None:
         pullback.cumsum(x, out=torch.empty(3, 4))
 
 
+def test_registered_ops_leave_accumulate_into_as_it_is() -> None:
+    pullback.cumsum(torch.ones(1))  # registers them
+    dout, indices, into = torch.ones(3, 2), torch.tensor([0, 1, 1]), torch.full((3, 2), 5.0)
+    for _ in range(2):
+        sums = torch.ops.pullback.embedding_backward(dout, indices, 3, accumulate_into=into)
+        assert sums[:, 0].tolist() == [6, 7, 5]
+        assert (into == 5).all()
+
+
 def test_written_results_are_noticed_by_autograd() -> None:
     w = torch.rand(3, requires_grad=True)
     x = torch.rand(3)

@@ -203,6 +203,23 @@ def test_strides_and_tails(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POINTER)
+def test_lanes_beyond_the_count_are_filled(name: str) -> None:
+    pointer, dtype = POINTER[name]
+
+    def with_sevens(a, b, n, step):
+        p = pointer(a)
+        mem.put(pointer(b), 0, 1, mem.get_first(p, 0, step, n, mem.filled(p, 7, 16)), False)
+
+    source, run = np.arange(1, 81).astype(dtype), as_kernel(with_sevens)
+    for step in (1, -1, 2):
+        for n in range(17):
+            out, k = np.zeros(16, dtype), np.arange(n)
+            run(source[40:].ctypes.data, out.ctypes.data, n, step)
+            assert (out[:n] == source[40 + k * step]).all(), (step, n)
+            assert (out[n:] == dtype.type(7)).all(), (step, n)
+
+
+@pytest.mark.parametrize("name", POINTER)
 def test_streaming(name: str) -> None:
     dtype = POINTER[name][1]
     source = np.arange(64).astype(dtype)
