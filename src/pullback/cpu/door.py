@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
@@ -30,11 +29,36 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, STRANGE, TENSORS, UNSURE, WORKSPACE
-from pullback.cpu.interpreter import capsule_address, clear_error, lock, unlock
+from pullback.cpu.headers import (
+    ARRAY_BASE,
+    ARRAY_DATA,
+    ARRAY_DTYPE,
+    ARRAY_EXTENTS,
+    ARRAY_RANK,
+    ARRAY_STRIDES,
+    CPU,
+    DESCRIBERS,
+    FLAGS,
+    HALF,
+    IS_WRITABLE,
+    OBJECT_TYPE,
+    TENSOR_AT,
+    TENSOR_BEGIN,
+    TENSOR_DEVICE,
+    TENSOR_KIND_AND_RANK,
+    TENSOR_SHAPE,
+    TENSOR_STRIDES,
+    TENSOR_WORDS,
+    headers_are_known,
+    is_inside_storage,
+    type_of,
+)
+from pullback.cpu.interpreter import clear_error, lock, unlock
 from pullback.cpu.kernel import cached, native_address
 from pullback.cpu.pool import execute_address
 from pullback.cpu.words import address_of, at, call, stack_words
 from pullback.tensor.adapters import OWNERS
+from pullback.tensor.layout import reach
 
 PROGRAM, PHASES, EXECUTE, SHORT, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(9)
 
@@ -43,37 +67,12 @@ SHORT_BYTES: Final = 1 << 14  # of all tensors, at the most
 # Words of a slot. Kinds: the word passed is an address; whatever it is stands for nothing; it must
 # be the object named and stands for nothing; it is an array of NumPy's; it is a tensor, which a
 # function of its library describes.
-KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, OWNERS_AT, EXTENTS = range(8)
-DESCRIBE = WRITABLE  # of a tensor
+KIND, OBJECT, DTYPE, WRITABLE, RANK, OFFSET, OWNERS_AT, REACH, EXTENTS = range(9)
+DESCRIBE, STORAGE_AT = WRITABLE, OWNERS_AT  # of a tensor, which has a REACH: bytes it must have
 ADDRESS, IGNORED, EXACT, ARRAY, TENSOR = range(5)
 MAX_RANK: Final = 8
 STRIDES: Final = EXTENTS + MAX_RANK
 SLOT_WORDS: Final = STRIDES + MAX_RANK
-
-# Words of an array's header, as NumPy's C interface has kept them since 1.7; `headers_are_known`
-# looks whether this interpreter does. Rank and flags are half words.
-_HEAD: Final = object.__basicsize__ // 8
-_TYPE: Final = _HEAD - 1
-_DATA, _RANK, _EXTENTS, _STRIDES, _BASE, _DTYPE, FLAGS = range(_HEAD, _HEAD + 7)
-HANDLER: Final = FLAGS + 3  # what frees its memory, since 1.22
-_HALF: Final = 0xFFFFFFFF
-_WRITABLE: Final = 0x0400
-
-# Words of DLPack's description of a tensor, and a device in it. Its dtype stands above its rank.
-_AT, _DEVICE, _KIND_AND_RANK, _SHAPE, _STEPS, _BEGIN, _DESCRIPTION = range(7)
-_CPU: Final = 1
-
-
-@register_jitable
-def type_of(word):
-    """The type of an object, as its identity."""
-    return at(word)[_TYPE]
-
-
-@register_jitable
-def data_of(word):
-    """Where an array's memory begins."""
-    return at(word)[_DATA]
 
 
 @register_jitable
@@ -88,15 +87,18 @@ def _are_laid_out(slot, extents, strides):
 def _locate_tensor(slot, word):
     if type_of(word) != slot[OBJECT]:
         return STRANGE
-    tensor = stack_words(_DESCRIPTION)
-    if call(slot[DESCRIBE], (word, address_of(tensor))) & _HALF != 0:  # it has no memory
+    tensor = stack_words(TENSOR_WORDS)
+    if call(slot[DESCRIBE], (word, address_of(tensor))) & HALF != 0:  # it has no memory
         clear_error()
         return STRANGE
-    if tensor[_DEVICE] != _CPU or tensor[_KIND_AND_RANK] != slot[DTYPE]:
+    if tensor[TENSOR_DEVICE] != CPU or tensor[TENSOR_KIND_AND_RANK] != slot[DTYPE]:
         return STRANGE
-    if not _are_laid_out(slot, at(tensor[_SHAPE]), at(tensor[_STEPS])):
+    if not _are_laid_out(slot, at(tensor[TENSOR_SHAPE]), at(tensor[TENSOR_STRIDES])):
         return STRANGE
-    return tensor[_AT] + tensor[_BEGIN] + slot[OFFSET]
+    place = tensor[TENSOR_AT] + tensor[TENSOR_BEGIN]
+    if not is_inside_storage(at(slot[STORAGE_AT]), word, place, slot[REACH]):
+        return STRANGE
+    return place + slot[OFFSET]
 
 
 @register_jitable
@@ -113,11 +115,11 @@ def _is_known(kind, kinds):
 def _is_inside_owner(array, slot):
     """Whether somebody has checked that an array keeps to the memory of its owner, and that to its
     own, by their types; Python looks at the others."""
-    owner, safe = array[_BASE], at(slot[OWNERS_AT])
+    owner, safe = array[ARRAY_BASE], at(slot[OWNERS_AT])
     if owner == 0:
         return True
     if type_of(owner) == slot[OBJECT]:  # an array, which may be a view in turn
-        owner = at(owner)[_BASE]
+        owner = at(owner)[ARRAY_BASE]
         if owner == 0:
             return True
     return _is_known(type_of(owner), safe)
@@ -134,16 +136,16 @@ def locate(slot, word):
     if kind != ARRAY:
         return 0 if kind == IGNORED or word == slot[OBJECT] else STRANGE
     array = at(word)
-    if array[_TYPE] != slot[OBJECT] or array[_DTYPE] != slot[DTYPE]:
+    if array[OBJECT_TYPE] != slot[OBJECT] or array[ARRAY_DTYPE] != slot[DTYPE]:
         return STRANGE
-    rank = array[_RANK] & _HALF
-    if rank != slot[RANK] or array[FLAGS] & _WRITABLE != slot[WRITABLE]:
+    rank = array[ARRAY_RANK] & HALF
+    if rank != slot[RANK] or array[FLAGS] & IS_WRITABLE != slot[WRITABLE]:
         return STRANGE
     if not _is_inside_owner(array, slot):
         return STRANGE
-    if not _are_laid_out(slot, at(array[_EXTENTS]), at(array[_STRIDES])):
+    if not _are_laid_out(slot, at(array[ARRAY_EXTENTS]), at(array[ARRAY_STRIDES])):
         return STRANGE
-    return array[_DATA] + slot[OFFSET]
+    return array[ARRAY_DATA] + slot[OFFSET]
 
 
 @register_jitable
@@ -231,44 +233,6 @@ def entry(slots: int) -> tuple[Callable[..., tuple[int, int, int]], int]:
 # --- the record, as Python fills it ---------------------------------------------------------------
 
 
-# `PyObject *PyDataMem_GetHandler()`, by its place in the table of NumPy's C interface.
-_GET_HANDLER: Final = 305
-
-
-def numpy_function(place: int) -> int:
-    """The address of a function of NumPy's C interface."""
-    table = capsule_address(np._core.multiarray._ARRAY_API, None)  # type: ignore[attr-defined]
-    return ctypes.c_int64.from_address(table + 8 * place).value
-
-
-@cache
-def headers_are_known() -> bool:
-    """Whether arrays of this NumPy are laid out as above, and only we look at them meanwhile."""
-    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if sys.implementation.name != "cpython" or sys.byteorder != "little" or not locked:
-        return False
-    if np.ndarray.__basicsize__ <= 8 * HANDLER:
-        return False
-    handler = ctypes.PYFUNCTYPE(ctypes.py_object)(numpy_function(_GET_HANDLER))()
-    base = np.zeros((3, 5), np.float32)
-    for array in (base, base[1:, ::2].T, np.frombuffer(b"12345678", np.int32)):
-        words = (ctypes.c_int64 * (HANDLER + 1)).from_address(id(array))
-        numbers = ctypes.c_int64 * array.ndim
-        if (
-            words[_TYPE] != id(np.ndarray)
-            or words[_DATA] != array.ctypes.data
-            or words[_RANK] & _HALF != array.ndim
-            or words[_BASE] != (0 if array.base is None else id(array.base))
-            or words[_DTYPE] != id(array.dtype)
-            or words[FLAGS] & _WRITABLE != _WRITABLE * array.flags.writeable
-            or words[HANDLER] != (id(handler) if array.flags.owndata else 0)
-            or tuple(numbers.from_address(words[_EXTENTS])) != array.shape
-            or tuple(numbers.from_address(words[_STRIDES])) != array.strides
-        ):
-            return False
-    return True
-
-
 def slot_words(kind: int, *facts: int) -> list[int]:
     return [kind, *facts] + [0] * (SLOT_WORDS - 1 - len(facts))
 
@@ -284,31 +248,28 @@ def slot_of(value: Any, offset: int = 0) -> list[int] | None:
         return _tensor_slot(value, offset)
     if type(value) is not np.ndarray or value.ndim > MAX_RANK or not headers_are_known():
         return None
-    writable, pad = _WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
+    writable, pad = IS_WRITABLE * value.flags.writeable, [0] * (MAX_RANK - value.ndim)
     facts = (id(np.ndarray), id(value.dtype), writable, value.ndim, offset)
     safe = ctypes.addressof(OWNERS)
-    return slot_words(ARRAY, *facts, safe, *value.shape, *pad, *value.strides)
-
-
-# Types of tensors, and the address of the function that describes one: DLPack's
-# `int dltensor_from_py_object_no_sync(PyObject *tensor, DLTensor *description)`.
-DESCRIBERS: dict[type, int] = {}
+    return slot_words(ARRAY, *facts, safe, 0, *value.shape, *pad, *value.strides)
 
 
 def _tensor_slot(tensor: Any, offset: int) -> list[int] | None:
     """What `slot_of` says of a tensor."""
-    describe = DESCRIBERS[type(tensor)]
-    words = (ctypes.c_int64 * _DESCRIPTION)()
-    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(describe)(tensor, words)
-    rank = words[_KIND_AND_RANK] & _HALF
-    if words[_DEVICE] != _CPU or rank > MAX_RANK or not headers_are_known():
+    describer = DESCRIBERS[type(tensor)]
+    words = (ctypes.c_int64 * TENSOR_WORDS)()
+    describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+    describe(describer.describe)(tensor, words)
+    rank = words[TENSOR_KIND_AND_RANK] & HALF
+    if words[TENSOR_DEVICE] != CPU or rank > MAX_RANK or not headers_are_known():
         return None
     numbers = ctypes.c_int64 * rank
-    facts = (id(type(tensor)), words[_KIND_AND_RANK], describe, rank, offset, 0)
     pad = [0] * (MAX_RANK - rank)
     shape, strides = (
-        list(numbers.from_address(words[i])) if rank else [] for i in (_SHAPE, _STEPS)
+        list(numbers.from_address(words[i])) if rank else [] for i in (TENSOR_SHAPE, TENSOR_STRIDES)
     )
+    kind = (id(type(tensor)), words[TENSOR_KIND_AND_RANK], describer.describe, rank)
+    facts = (*kind, offset, describer.storage, reach(shape, strides)[1] * tensor.itemsize)
     return slot_words(TENSOR, *facts, *shape, *pad, *strides)
 
 

@@ -27,7 +27,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pullback.cpu.door import DESCRIBERS, SLOT_WORDS, Door, slot_of
+from pullback.cpu.door import SLOT_WORDS, Door, slot_of
+from pullback.cpu.headers import DESCRIBERS
 from pullback.cpu.manners import Manners
 from pullback.cpu.pool import threads_address
 from pullback.cpu.recycle import Maker

@@ -20,7 +20,8 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import STRANGE
-from pullback.cpu.door import MANY, SLOTS, Door, data_of, launch_with_lock, locate, slot_at, type_of
+from pullback.cpu.door import MANY, SLOTS, Door, launch_with_lock, locate, slot_at
+from pullback.cpu.headers import data_of, type_of
 from pullback.cpu.interpreter import (
     Method,
     as_integer,

@@ -19,16 +19,7 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import STRANGE
-from pullback.cpu.door import (
-    MANY,
-    OBJECT,
-    SLOTS,
-    data_of,
-    launch_with_lock,
-    locate,
-    slot_at,
-    type_of,
-)
+from pullback.cpu.door import MANY, OBJECT, SLOTS, launch_with_lock, locate, slot_at
 from pullback.cpu.guest import (
     ARGUMENT_WORDS,
     ARGUMENTS,
@@ -59,6 +50,7 @@ from pullback.cpu.guest import (
     WITNESS,
     Guest,
 )
+from pullback.cpu.headers import data_of, type_of
 from pullback.cpu.interpreter import (
     EQ,
     FLOAT,

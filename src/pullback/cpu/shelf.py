@@ -28,7 +28,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from pullback.cpu.atomics import INT
-from pullback.cpu.door import FLAGS, HANDLER, data_of, numpy_function
+from pullback.cpu.headers import FLAGS, HANDLER, data_of, numpy_function
 from pullback.cpu.interpreter import (
     Method,
     capsule_address,

@@ -40,13 +40,17 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
         ready = remember(_READY, key, prepare(function, args, options, out, _maker))
     seen = {name: _seen(value) for name, value in options.items()}
     into = tuple(map(_seen, out)) if type(out) is tuple else _seen(out)
-    result = ready.run(tuple(map(_seen, args)), seen, into, numpy_address)
+    result = ready.run(tuple(map(_seen, args)), seen, into, _address)
     ready.introduce(function, (*function.values(args, options), out))
     return result if out is None else out
 
 
 def _maker(spec: TensorSpec) -> Callable[[], Any]:
     return Maker(spec.shape, spec.element.dtype)
+
+
+def _address(array: Any, _: int) -> int:
+    return 0 if array is None else numpy_address(array)
 
 
 def _seen(value: Any) -> Any:

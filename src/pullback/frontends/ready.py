@@ -24,14 +24,15 @@ from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream
-from pullback.tensor.adapters import numpy_address
+from pullback.tensor.adapters import numpy_address, torch_reach
 from pullback.tensor.view import TensorRef, TensorSpec
 
 _CPU = Stream.cpu()
 _BYTES = np.dtype(np.uint8)
 
-# How a front end finds the address of an array, and what makes a result of some kind.
-Look = Callable[[Any], int]
+# How a front end finds the address of an array that must have so many bytes (0 if it has fewer, or
+# is None), and what makes a result of some kind.
+Look = Callable[[Any, int], int]
 Maker = Callable[[TensorSpec], Callable[[], Any]]
 
 
@@ -53,6 +54,7 @@ class Ready:
         "_offsets",
         "_op",
         "_plan",
+        "_reaches",
         "_results",
         "_scratch",
         "_sources",
@@ -69,8 +71,9 @@ class Ready:
         positional: Sequence[str],
         arrays: Collection[str],
         maker: Maker,
+        reaches: Sequence[int],
     ) -> None:
-        self._op, self._plan, self._launch = op, plan, launch
+        self._op, self._plan, self._launch, self._reaches = op, plan, launch, reaches
         self._guest: Any = None
         self._workspace = plan.workspace_size
         self._scratch = ArrayMaker((self._workspace,), _BYTES)
@@ -103,9 +106,10 @@ class Ready:
         """Fetch addresses, check them, launch; the result as the function returns it."""
         values = (*args, *[options[name] for name in self._named]) if self._named else args
         arrays = self._arrays(values, out)
-        addresses = [0 if array is None else look(array) for array in arrays]
+        addresses = list(map(look, arrays, self._reaches))
         for position, offset in self._offsets:
-            addresses[position] += offset
+            if addresses[position]:
+                addresses[position] += offset
         scratch = self._scratch() if self._workspace else None  # held until the run is over
         address = 0 if scratch is None else numpy_address(scratch)
         status = self._launch.run(addresses, arrays, address, get_num_threads())
@@ -217,7 +221,14 @@ def prepare(
             tensors[position] = _result(op, slots[position], call.descriptor, spec, array, family)
     positional = function.parameters[: len(args)]
     arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
-    return Ready(op, call, plan.lay_out(tensors, op), plan, positional, arrays, maker)
+    launch = plan.lay_out(tensors, op)
+    reaches = [_reach(view) for view in tensors]
+    return Ready(op, call, launch, plan, positional, arrays, maker, reaches)
+
+
+def _reach(view: Any) -> int:
+    """Bytes that the array of a view must have, if it may lose some later."""
+    return torch_reach(view.array) if view is not None and view.family == "torch" else 0
 
 
 def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any, family: str) -> TensorRef:

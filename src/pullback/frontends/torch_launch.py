@@ -14,7 +14,7 @@ from torch.autograd import forward_ad, profiler
 
 from pullback.contract.element import TABLE
 from pullback.contract.errors import BufferTooSmall, Unsupported
-from pullback.cpu.door import DESCRIBERS
+from pullback.cpu.headers import DESCRIBERS, Describer
 from pullback.cpu.interpreter import capsule_address
 from pullback.cpu.manners import Manners
 from pullback.cpu.recycle import Maker
@@ -23,7 +23,7 @@ from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
 from pullback.plan.public import ASKED
 from pullback.tensor.adapters import PLAIN as VALUES
-from pullback.tensor.adapters import numpy_address, overrides
+from pullback.tensor.adapters import numpy_address, overrides, torch_address
 from pullback.tensor.layout import contiguous_strides
 from pullback.tensor.view import TensorSpec
 
@@ -46,7 +46,7 @@ class Entry:
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
-        self.look = _address if ready.takes_parts else torch.Tensor.data_ptr
+        self.look = _part_address if ready.takes_parts else _address
         self.tape: Any = None
         self.places: Any = None
 
@@ -127,9 +127,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _address(array: Any) -> int:
+def _part_address(array: Any, needed: int) -> int:
     """The address of a tensor, or of an array that is part of a SegmentIndex."""
-    return numpy_address(array) if type(array) is np.ndarray else array.data_ptr()
+    return numpy_address(array) if type(array) is np.ndarray else _address(array, needed)
+
+
+def _slow_address(tensor: Any, needed: int) -> int:
+    """The address of a tensor, where native code cannot look."""
+    return 0 if tensor is None else torch_address(tensor, needed)
 
 
 def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -162,18 +167,58 @@ def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
 # what describes a tensor.
 _DESCRIBE = 8 * 5
 
+_LOOK_AT = 8  # words of a tensor and of a storage, which both are longer
+
+_address: Callable[[Any, int], int] = _slow_address
+
+
+def _places(address: int, words: int, value: int) -> set[int]:
+    """The words from an address on that hold this value."""
+    found = (ctypes.c_int64 * words).from_address(address)
+    return {place for place, word in enumerate(found) if word == value}
+
+
+def storage_words() -> tuple[int, int, int, int] | None:
+    """Where this torch keeps the storage of a tensor, see headers.py: the words that hold in all of
+    these tensors what torch says of them. None if there are none, or several that agree."""
+    buffer = torch.frombuffer(bytearray(1111), dtype=torch.uint8)
+    resized = torch.empty(700, dtype=torch.float64)
+    resized.untyped_storage().resize_(1234)
+    graded = torch.ones(5, requires_grad=True)
+    many = torch.empty(37, 41)
+    probes = [buffer, buffer[7:30], resized, graded, torch.nn.Parameter(many), many.T[3:, 2:]]
+    objects = torch.Tensor.__basicsize__ // 8
+    found: list[set[int]] = []
+    for tensor in probes:
+        body, storage = tensor._cdata, tensor.untyped_storage()
+        seen = (
+            _places(id(tensor), objects, body),
+            _places(body, _LOOK_AT, storage._cdata),
+            _places(storage._cdata, _LOOK_AT, storage.data_ptr()),
+            _places(storage._cdata, _LOOK_AT, storage.nbytes()),
+        )
+        found = [a & b for a, b in zip(found, seen, strict=True)] if found else list(seen)
+    if any(len(places) != 1 for places in found):
+        return None
+    body, owner, memory, size = (places.pop() for places in found)
+    return body, owner, memory, size
+
 
 def _known_manners() -> Manners | None:
     """Let porters know plain tensors, where this torch describes them to native code."""
+    global _address
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
+    storage = storage_words()
+    if capsule is None or storage is None:
         return None
     api = capsule_address(capsule, b"dlpack_exchange_api")
     major = ctypes.c_uint32.from_address(api).value
     describe = ctypes.c_int64.from_address(api + _DESCRIBE).value
     if major != 1 or not describe:
         return None
-    DESCRIBERS.update(dict.fromkeys(PLAIN, describe))
+    describer = Describer(describe, storage)
+    DESCRIBERS.update(dict.fromkeys(PLAIN, describer))
+    _address = describer.address_in_storage
     ASKED.update(PLAIN)
     return Manners(
         torch.Tensor.is_neg,

@@ -27,7 +27,7 @@ from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor, index_elsewhere
-from pullback.tensor.adapters import overrides
+from pullback.tensor.adapters import check_dense, overrides
 from pullback.tensor.view import TensorRef
 
 Options = dict[str, Any]
@@ -251,6 +251,9 @@ def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: A
         function.bind(args, options)
     # Defaults are spelt out: a compiled graph that lost one would shift those after it.
     given = {**function.defaults, **dict(zip(function.parameters, args, strict=False)), **options}
+    for name, value in {**given, "out": out}.items():
+        for tensor in value if isinstance(value, tuple) else (value,):
+            check_dense(tensor, function.name, name)
     op, spelt = as_op(function, given)
     results = op(**spelt)
     if out is None:

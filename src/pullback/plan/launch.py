@@ -137,8 +137,9 @@ class Launch:
         freed, alignment and aliasing."""
         for position, low_bits in self._rules.aligned:
             if not addresses[position]:
-                low, high = TensorRef(arrays[position]).bounds()
-                raise BufferTooSmall(self._op, self._slots[position].name, high - low, 0)
+                name = self._slots[position].name
+                low, high = TensorRef(arrays[position], op=self._op, argument=name).bounds()
+                raise BufferTooSmall(self._op, name, high - low, 0)
             if addresses[position] & low_bits:
                 raise MisalignedOperand(
                     self._op,

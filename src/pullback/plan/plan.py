@@ -37,6 +37,7 @@ from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.adapters import (
     adapter_of,
     check_inside_owner,
+    check_storage,
     is_inside_owner,
     numpy_address,
 )
@@ -276,6 +277,9 @@ class Plan(Generic[D, A]):
             arrays[position] = None
             return None, 0
         if isinstance(array, TensorRef):
+            if array.family == "torch" and array.address:  # whose memory may have changed since
+                name = self.record.slots[position].name
+                check_storage(array.array, *array.bounds(), self.op, name)
             layout = (array.shape, array.extents, array.strides)
             return (*layout, array.element, array.writable, array.device), array.address
         adapter = adapter_of(array, self.op, self.record.slots[position].name)

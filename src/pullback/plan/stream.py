@@ -10,6 +10,7 @@ import numpy as np
 
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.record import is_index, resolve
+from pullback.tensor.adapters import check_storage
 from pullback.tensor.view import TensorRef
 
 
@@ -57,6 +58,7 @@ class Workspace:
             if not buffer.is_contiguous() or (nbytes and not address):
                 got = "one without memory" if buffer.is_contiguous() else "a strided tensor"
                 raise InvalidProblem("Workspace.of", "buffer", "a contiguous buffer of bytes", got)
+            check_storage(buffer, address, address + nbytes, "Workspace.of", "buffer")
             return Workspace(buffer, address, nbytes)
         try:
             memory = memoryview(buffer).cast("B")

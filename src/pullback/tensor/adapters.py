@@ -14,7 +14,7 @@ import numpy as np
 from pullback.contract.element import FLOAT_NAMES, ElementKind, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import BufferTooSmall, MisalignedOperand, Unsupported
 from pullback.tensor.dlpack import from_dlpack
-from pullback.tensor.layout import contiguous_strides
+from pullback.tensor.layout import contiguous_strides, reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,35 @@ def _torch_address(tensor: Any) -> int:
         return 0
 
 
+def check_dense(value: Any, op: str, argument: str) -> None:
+    """A nested tensor has no shape to ask for."""
+    if getattr(value, "is_nested", False):
+        raise Unsupported(op, argument, "a dense (strided) tensor", "a nested tensor")
+
+
+def torch_reach(tensor: Any) -> int:
+    """Bytes from the first element of a tensor to the end of its last."""
+    return reach(tensor.shape, tensor.stride())[1] * int(tensor.itemsize)
+
+
+def torch_address(tensor: Any, needed: int | None = None) -> int:
+    """Where a tensor begins; 0 if its storage has fewer bytes from there on than shape and strides
+    reach: `untyped_storage().resize_` shortens it under the tensors made of it."""
+    needed = torch_reach(tensor) if needed is None else needed
+    address, storage = int(tensor.data_ptr()), tensor.untyped_storage()
+    inside = 0 <= address - storage.data_ptr() <= storage.nbytes() - needed
+    return address if inside or not needed else 0
+
+
+def check_storage(tensor: Any, address: int, high: int, op: str, argument: str) -> None:
+    """Whether the storage of a tensor holds the memory from an address to `high`."""
+    storage = tensor.untyped_storage()
+    begin, size = storage.data_ptr(), storage.nbytes()
+    if high > address and not begin <= address <= high <= begin + size:
+        inside = begin <= address <= begin + size  # else it is elsewhere by now
+        raise BufferTooSmall(op, argument, high - (begin if inside else address), size)
+
+
 def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
     element = _element(tensor, op, argument)
     if str(tensor.layout) != "torch.strided":
@@ -179,8 +208,11 @@ def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
         raise Unsupported(op, argument, expected, "a tensor that is traced")
     if tensor.is_neg():
         raise Unsupported(op, argument, "in memory as it is (x.resolve_neg())", "a negative view")
+    address = _torch_address(tensor)
+    if address:
+        check_storage(tensor, address, address + torch_reach(tensor), op, argument)
     return Facts(
-        _torch_address(tensor),
+        address,
         tuple(tensor.shape),
         tensor.stride(),
         element,
@@ -189,7 +221,7 @@ def _torch_facts(tensor: Any, op: str, argument: str) -> Facts:
     )
 
 
-TORCH = Adapter("torch", _torch_facts, _torch_key, lambda tensor: int(tensor.data_ptr()))
+TORCH = Adapter("torch", _torch_facts, _torch_key, torch_address)
 
 
 # --- everything else is looked at through NumPy -------------------------------------------------
@@ -285,4 +317,6 @@ def adapter_of(array: Any, op: str, argument: str) -> Adapter:
             "a NumPy array, a torch tensor, a JAX array or anything with __dlpack__",
             f"a {type(array).__name__}",
         )
+    if adapter is TORCH:
+        check_dense(array, op, argument)
     return adapter

@@ -6,12 +6,13 @@ read-only that the older protocol lends, by which only what may be written is le
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from pullback.contract.errors import Unsupported
+from pullback.contract.errors import BufferTooSmall, Unsupported
 
 _OLD, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _UNSIGNED, _BFLOAT = 1, 4  # codes of a DLPack dtype
@@ -23,7 +24,7 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor, as far as its dtype."""
+    """DLTensor, as far as its shape."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -32,6 +33,7 @@ class _Tensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
     )
 
 
@@ -70,13 +72,22 @@ def from_dlpack(array: Any) -> Any:
         brain = (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1)
         if brain:
             tensor.code = _UNSIGNED
-        seen = np.from_dlpack(_Lent(capsule, array.__dlpack_device__()))
+        if tensor.data is None:
+            _check_empty(tensor)
+        seen = np.from_dlpack(_Lent(capsule, tuple(tensor.device)))
     except (BufferError, RuntimeError, ValueError) as error:
         got = f"a {type(array).__name__} ({error})"
         raise Unsupported("DLPack", "array", "memory of the CPU to look at", got) from None
     if name == _OLD:
         seen = np.asarray(_Writable(seen))
     return seen.view(ml_dtypes.bfloat16) if brain else seen
+
+
+def _check_empty(tensor: _Tensor) -> None:
+    """Without an address there may be no elements either. (NumPy would find them a place.)"""
+    size = prod(tensor.shape[: tensor.ndim]) * tensor.bits * tensor.lanes // 8
+    if size > 0:
+        raise BufferTooSmall("DLPack", "array", size, 0)
 
 
 def _exported(array: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.errors import InvalidProblem, MisalignedOperand, Unsupported
 from pullback.tensor.adapters import adapter_of
 from pullback.tensor.layout import overlaps_itself, reach
 
@@ -47,6 +47,11 @@ class TensorRef:
         if adapter.convert is not None:
             array = adapter.convert(array)
         facts = adapter.facts(array, op, argument)
+        size = facts.element.itemsize
+        if facts.address % size and 0 not in facts.shape:
+            raise MisalignedOperand(
+                op, argument, f"at a multiple of {size} bytes", f"address {facts.address:#x}"
+            )
         self.array = array
         self.address: int = facts.address
         self.shape: tuple[int, ...] = facts.shape
