@@ -291,3 +291,12 @@ SHARDED = """
 
 def test_shards_of_a_batch_need_no_communication() -> None:
     python(SHARDED, XLA_FLAGS="--xla_force_host_platform_device_count=4")
+
+
+def test_an_index_first_used_under_jit_serves_other_programs() -> None:
+    ids = np.sort(np.random.default_rng(0).integers(0, 5, 16))
+    index, x = pullback.prepare_segments(ids, 5), jax.numpy.ones((16, 4))
+    want = pullback.segment_sum(np.ones((16, 4), np.float32), ids, 5)
+    for _ in range(2):
+        found = jax.jit(lambda x: pullback.segment_sum(x, index))(x)
+        assert np.array_equal(np.asarray(found), want)

@@ -120,7 +120,8 @@ def _tables(bundle: Any) -> dict[str, Array]:
             continue
         if isinstance(table, np.ndarray):
             if (part, wide) not in known:
-                known[part, wide] = _joined(table)
+                with jax.ensure_compile_time_eval():  # not a value of whatever is traced now
+                    known[part, wide] = _joined(table)
             table = known[part, wide]
         found[part] = table
     return found

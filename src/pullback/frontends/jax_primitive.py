@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from pullback.frontends.jax_partition import as_typed, partitioned, result_specs
 from pullback.frontends.jax_site import ARRAYS, Origin, Site
 from pullback.frontends.jax_target import TARGET, custom_call
 from pullback.ops.calculus import asked, batched
@@ -46,25 +47,31 @@ call_p = Primitive("pullback")
 call_p.multiple_results = True
 
 
-def _like(model: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A type of another shape and dtype, varying over the same axes of a mesh."""
-    if getattr(model.sharding.mesh, "empty", True):
-        return jax.core.ShapedArray(shape, dtype)
-    spec = jax.sharding.PartitionSpec(*(None,) * len(shape))
-    sharding = jax.sharding.NamedSharding(model.sharding.mesh, spec)
-    return model.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
-
-
 def _types(*operands: Any, site: Site) -> list[Any]:
+    """Of the results: on the mesh of the operands, and varying over the same of its axes."""
+    specs, model = site.call(operands).specs, operands[0]
+    shapes = [spec.shape for spec in specs]
+    dtypes = [jax.dtypes.canonicalize_dtype(spec.element.dtype) for spec in specs]
+    mesh = model.sharding.mesh
+    if getattr(mesh, "empty", True):
+        return [jax.core.ShapedArray(*both) for both in zip(shapes, dtypes, strict=True)]
     return [
-        _like(operands[0], spec.shape, jax.dtypes.canonicalize_dtype(spec.element.dtype))
-        for spec in site.call(operands).specs
+        model.update(
+            shape=shape,
+            dtype=dtype,
+            weak_type=False,
+            sharding=jax.sharding.NamedSharding(mesh, spec),
+        )
+        for shape, dtype, spec in zip(
+            shapes, dtypes, result_specs(site, operands, shapes), strict=True
+        )
     ]
 
 
-def _run(*arrays: Array, site: Site) -> list[Array]:
-    """The custom call. Positions are int64 in it, whatever JAX's setting is outside."""
-    call = custom_call(site.function.name, site.call(arrays))
+def _run(*arrays: Array, site: Site, part: bool = False) -> list[Array]:
+    """The custom call. Positions are int64 in it, whatever JAX's setting is outside. `part`: its
+    indices are one device's."""
+    call = custom_call(site.function.name, site.call(arrays), part)
     named = dict(zip(site.operands, arrays, strict=True))
     with jax.enable_x64(True):
         operands = [
@@ -139,7 +146,10 @@ def _call_transpose(cotangents: Sequence[Any], *operands: Any, site: Site) -> li
         g = ad.instantiate_zeros(cotangents[0])
         rule = site.calculus.pull
         pulled = site.apply(rule, g, arrays=arrays, shapes=shapes, wanted=wanted)
-        gradients = {origin: pulled[origin[0]] for origin in free}
+        gradients = {
+            origin: as_typed(pulled[origin[0]], model)
+            for origin, model in zip(free, models, strict=True)
+        }
     return [gradients.get(origin) for origin in site.operands]
 
 
@@ -175,7 +185,7 @@ def _one_by_one(leading: Sequence[Array], mapped: Sequence[int], site: Site) -> 
 
 
 call_p.def_abstract_eval(_types)
-mlir.register_lowering(call_p, mlir.lower_fun(_run, multiple_results=True), platform="cpu")
+mlir.register_lowering(call_p, partitioned(call_p, _run), platform="cpu")
 ad.primitive_jvps[call_p] = _call_jvp
 ad.primitive_transposes[call_p] = _call_transpose
 batching.primitive_batchers[call_p] = _call_batch
@@ -256,7 +266,13 @@ def _tangent_transpose(cotangent: Any, *operands: Any, derivative: Derivative) -
     if type(cotangent) is ad.Zero:
         return [None] * len(operands)
     gradients = derivative.pull(cotangent, *operands)
-    found = [gradients.get(origin[0]) for origin in derivative.moved]
+    moved = zip(derivative.moved, operands, strict=False)
+    found = [
+        as_typed(gradients.get(origin[0]), operand.aval)
+        if ad.is_undefined_primal(operand)
+        else None
+        for origin, operand in moved
+    ]
     return found + [None] * len(derivative.kept)
 
 

@@ -49,8 +49,9 @@ class CustomCall:
     about: str
 
 
-def custom_call(op: str, call: Call) -> CustomCall:
-    """Lay out a call whose tensors have row-major memory, at addresses that are not known yet."""
+def custom_call(op: str, call: Call, part: bool = False) -> CustomCall:
+    """Lay out a call whose tensors have row-major memory, at addresses that are not known yet.
+    `part`: its indices are those of one device, and so are positions in errors."""
     plan, desc = call.select(op, Stream.cpu()), call.descriptor
     slots = {slot.name: slot for slot in plan.record.slots}
     words = {name: TENSORS + position for position, name in enumerate(slots)}
@@ -91,18 +92,26 @@ def custom_call(op: str, call: Call) -> CustomCall:
         plan.workspace_size,
         aliases,
         (len(block), len(places), len(phases), *block, *chain(*places, *phases)),
-        _text(op, kernels, plan.record.failures, desc),
+        _text(op, kernels, plan.record.failures, desc, part),
     )
 
 
-def _text(op: str, kernels: Sequence[Any], failures: Mapping[int, Failure], desc: Any) -> str:
+def _text(
+    op: str, kernels: Sequence[Any], failures: Mapping[int, Failure], desc: Any, part: bool
+) -> str:
     """What the callbacks below need to know."""
+    of = " of the part on one device" if part else ""
     about = {
         "sources": source_hash(),
         "op": op,
         "kernels": [(kernel.name, element.name, index.name) for kernel, element, index in kernels],
         "failures": {
-            status: (failure.error.__name__, failure.argument, failure.expected(desc), failure.got)
+            status: (
+                failure.error.__name__,
+                failure.argument,
+                failure.expected(desc),
+                failure.got + of,
+            )
             for status, failure in failures.items()
         },
     }

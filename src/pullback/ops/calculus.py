@@ -22,7 +22,8 @@ rules need: they find it as `recorded`, the caller does not see it.
 
 `batch(xp, function, size, mapped, arguments)` runs the function on arguments of which those in
 `mapped` carry a leading batch axis, and gives results that carry it too; None where nothing but one
-by one will do. A function with an axis needs no such rule: a batch is one more axis.
+by one will do. A function with an axis needs no such rule: a batch is one more axis. `axes` says
+which axes are independent of each other (ops/axes.py); those with an axis need none here either.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Calculus:
     saves: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
     records: Callable[[Mapping[str, Any]], Options] | None = None
     batch: Callable[..., Any] | None = None
+    axes: Callable[..., Any] | None = None
 
 
 def batched(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pullback.ops.axes import notation
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents
 from pullback.ops.embedding.functions import (
     embedding,
@@ -242,10 +243,31 @@ def _weights_push(
     )
 
 
+_TABLE = {"weight": "v d", "indices": "i*"}
+_GRADIENT = {"dout": "i* d", "indices": "i*", "accumulate_into": "v d"}
+_BAGS = {"indices": "n", "offsets": "b", "per_sample_weights": "n", "output_index": "b d"}
+
 CALCULUS = {
-    "embedding": Calculus(_pull, _push, batch=_batch),
-    "embedding_backward": Calculus(_backward_pull, _backward_push, saves=_backward_saves),
-    "embedding_bag": Calculus(_bag_pull, _bag_push, saves=_bag_saves, records=_bag_records),
-    "embedding_bag_backward": Calculus(_bag_backward_pull, _bag_backward_push),
+    "embedding": Calculus(
+        _pull, _push, batch=_batch, axes=notation(["i* d"], free="i* d", **_TABLE)
+    ),
+    "embedding_backward": Calculus(
+        _backward_pull,
+        _backward_push,
+        saves=_backward_saves,
+        axes=notation(["v d"], free="d", **_GRADIENT),
+    ),
+    "embedding_bag": Calculus(
+        _bag_pull,
+        _bag_push,
+        saves=_bag_saves,
+        records=_bag_records,
+        axes=notation(["b d"], free="d", weight="v d", **_BAGS),
+    ),
+    "embedding_bag_backward": Calculus(
+        _bag_backward_pull,
+        _bag_backward_push,
+        axes=notation(["v d"], free="d", dout="b d", accumulate_into="v d", **_BAGS),
+    ),
     "embedding_bag_per_sample_weights_backward": Calculus(_weights_pull, _weights_push),
 }

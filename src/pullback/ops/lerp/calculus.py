@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pullback.ops.axes import elementwise
 from pullback.ops.calculus import Array, Arrays, Calculus, Tangents, all_mapped, sum_to
 from pullback.ops.lerp.functions import lerp, lerp_backward
 
@@ -54,6 +55,8 @@ def _batch(
 
 
 CALCULUS = {
-    "lerp": Calculus(_pull, _push, saves=_saves, batch=_batch),
-    "lerp_backward": Calculus(composed=_backward, batch=_batch),
+    "lerp": Calculus(_pull, _push, saves=_saves, batch=_batch, axes=elementwise([""])),
+    "lerp_backward": Calculus(
+        composed=_backward, batch=_batch, axes=elementwise(["a", "b", "weight"])
+    ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pullback.ops.axes import notation
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents, previous
 from pullback.ops.recurrence.functions import linear_scan
 from pullback.ops.segment import functions as f
@@ -145,4 +146,9 @@ RULES = {
     "segment_prod": Calculus(_prod_pull, _prod_push),
     "segment_prod_backward": Calculus(composed=_prod_backward),
 }
-CALCULUS = {name: replace(rules, batch=_batch) for name, rules in RULES.items()}
+_FORWARD = notation(["s d*"], free="d*", x="n d*", segment_ids="n")
+_BACKWARD = notation(["n d*"], free="d*", dy="s d*", x="n d*", segment_ids="n")
+CALCULUS = {
+    name: replace(rules, batch=_batch, axes=_BACKWARD if name.endswith("backward") else _FORWARD)
+    for name, rules in RULES.items()
+}

@@ -1,0 +1,121 @@
+"""Run by test_jax_sharding in a process with eight devices: shardings of results, collectives in
+the compiled program, and bits, on automatic and on explicit meshes. Prints what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import pullback as pb
+
+RANDOM = np.random.default_rng(0)
+X, Y, TABLE = (RANDOM.normal(size=s).astype(np.float32) for s in ((16, 64), (16, 64), (32, 16)))
+IDS, ROWS = (RANDOM.integers(0, n, 16).astype(np.int32) for n in (5, 32))
+OFFSETS = np.arange(0, 16, 4, dtype=np.int32)
+INDEX = pb.prepare_segments(np.sort(IDS), 5)
+ROWS_SPLIT, COLUMNS_SPLIT = P("d", None), P(None, "d")
+
+# A function, its arguments, their shardings, and that of the result where no axis it works along is
+# sharded: then nothing may be gathered.
+CASES: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[P, ...], P | None]] = [
+    (lambda x: pb.cumsum(x, -1), (X,), (ROWS_SPLIT,), ROWS_SPLIT),
+    (lambda x: pb.cumsum(x, -1), (X,), (COLUMNS_SPLIT,), None),
+    (lambda x: pb.cumprod(x, 0), (X,), (COLUMNS_SPLIT,), COLUMNS_SPLIT),
+    (lambda x: pb.cummax(x, 0, return_indices=True)[0], (X,), (COLUMNS_SPLIT,), COLUMNS_SPLIT),
+    (lambda x: pb.softmax(x), (X,), (ROWS_SPLIT,), ROWS_SPLIT),
+    (lambda x: pb.softmax(x), (X,), (COLUMNS_SPLIT,), None),
+    (pb.linear_scan, (X, Y), (ROWS_SPLIT, ROWS_SPLIT), ROWS_SPLIT),
+    (lambda a, b: pb.lerp(a, b, 0.3), (X, Y), (COLUMNS_SPLIT, COLUMNS_SPLIT), COLUMNS_SPLIT),
+    (lambda a, b: pb.lerp(a, b, a), (X, Y[:1]), (COLUMNS_SPLIT, COLUMNS_SPLIT), COLUMNS_SPLIT),
+    (lambda x, i: pb.segment_sum(x, i, 5), (X, IDS), (COLUMNS_SPLIT, P()), COLUMNS_SPLIT),
+    (lambda x, i: pb.segment_sum(x, i, 5), (X, IDS), (ROWS_SPLIT, P("d")), None),
+    (lambda x: pb.segment_max(x, INDEX), (X,), (COLUMNS_SPLIT,), COLUMNS_SPLIT),
+    (pb.embedding, (TABLE, ROWS), (COLUMNS_SPLIT, P()), COLUMNS_SPLIT),
+    (pb.embedding, (TABLE, ROWS), (ROWS_SPLIT, P()), None),
+    (pb.embedding_bag, (TABLE, ROWS, OFFSETS), (COLUMNS_SPLIT, P(), P()), COLUMNS_SPLIT),
+]
+COLLECTIVE = re.compile(r"(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\(")
+
+
+def gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
+    floats = tuple(i for i, x in enumerate(args) if x.dtype == np.float32)
+    return jax.grad(lambda *args: (function(*args) ** 2).sum(), floats)
+
+
+def several(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def padded(spec: P, rank: int) -> tuple[Any, ...]:
+    return (*spec, *(None,) * (rank - len(spec)))
+
+
+def faults(mesh: Any) -> Iterator[str]:
+    for number, (function, args, specs, kept) in enumerate(CASES):
+        placed = [
+            jax.device_put(x, NamedSharding(mesh, spec))
+            for x, spec in zip(args, specs, strict=True)
+        ]
+        for what, call in (("value", function), ("gradient", gradient(function, args))):
+            where = f"case {number}, {mesh.axis_types[0].name}, {what}"
+            compiled = jax.jit(call).lower(*placed).compile()
+            found, wanted = several(compiled(*placed)), WANTED[number, what]
+            for got, want in zip(found, wanted, strict=True):
+                if not np.array_equal(np.asarray(got), want):
+                    yield f"{where}: other bits"
+            if kept is None:
+                continue
+            collectives = COLLECTIVE.findall(compiled.as_text())
+            if collectives:
+                yield f"{where}: {collectives}"
+            for got in found:
+                if padded(got.sharding.spec, got.ndim) != padded(kept, got.ndim):
+                    yield f"{where}: sharded as {got.sharding.spec}"
+
+
+def more(auto: Any) -> Iterator[str]:
+    """Eager calls, errors, uneven parts."""
+    result = pb.cumsum(jax.device_put(X, NamedSharding(auto, ROWS_SPLIT)), -1)
+    if padded(result.sharding.spec, 2) != ("d", None):
+        yield f"eager: sharded as {result.sharding.spec}"
+    bad = np.where(np.arange(16) == 13, 99, ROWS)
+    try:
+        pb.embedding(jnp.asarray(TABLE), jax.device_put(bad, NamedSharding(auto, P("d"))))
+        yield "an index out of range: no error"
+    except pb.IndexOutOfRange as error:
+        if "99 at position 1 of the part on one device" not in str(error):
+            yield f"an index out of range: {error}"
+    uneven = NamedSharding(auto, P("d"))
+    ids = jax.jit(lambda w, i: pb.embedding(w, jax.lax.with_sharding_constraint(i, uneven)))
+    if not np.array_equal(np.asarray(ids(TABLE, ROWS[:13])), TABLE[ROWS[:13]]):
+        yield "13 ids over 8 devices: other bits"
+    split = jax.shard_map(
+        lambda x: pb.cumsum(x, -1), mesh=auto, in_specs=ROWS_SPLIT, out_specs=ROWS_SPLIT
+    )
+    if not np.array_equal(np.asarray(jax.jit(split)(X)), pb.cumsum(X, -1)):
+        yield "shard_map: other bits"
+
+
+WANTED = {
+    (number, what): [np.asarray(x) for x in several(jax.jit(call)(*args))]
+    for number, (function, args, _, _) in enumerate(CASES)
+    for what, call in (("value", function), ("gradient", gradient(function, args)))
+}
+
+if __name__ == "__main__":
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
+        with jax.set_mesh(mesh) if kind is AxisType.Explicit else nullcontext():
+            for fault in (*faults(mesh), *(more(mesh) if kind is AxisType.Auto else ())):
+                print(fault)
