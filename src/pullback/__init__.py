@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from pullback import ops as _ops
+from pullback.arrival import after_import as _after_import
 from pullback.contract.element import ElementKind, IndexElementKind
 from pullback.contract.errors import (
     BufferTooSmall,
@@ -86,6 +87,16 @@ _PAGES = {
     if os.path.isfile(page := os.path.join(folder.path, "__init__.py"))
 }
 _FAMILIES = tuple(_PAGES)
+
+
+def _register_with_jax() -> None:
+    """Exported JAX programs may call kernels before anybody calls a function."""
+    from pullback.frontends.jax_entry import register
+
+    register()
+
+
+_after_import("jax", _register_with_jax)
 
 
 def _load(family: str) -> list[str]:

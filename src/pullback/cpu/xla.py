@@ -32,6 +32,17 @@ from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
 from pullback.cpu.pool import execute_address, immortal, threads_address
 from pullback.cpu.words import address_of, at, call, stack_words, symbol
+from pullback.cpu.xla_frame import (
+    ARGS,
+    ATTRIBUTES,
+    DATA,
+    EXTENSION,
+    INTERFACE,
+    METADATA,
+    RESULTS,
+    TRAITS,
+    VERSION,
+)
 
 SYMBOL: Final = "pullback_xla"
 
@@ -49,9 +60,6 @@ _HUGE: Final = 1 << 22
 _PAGE: Final = 4096
 _MADV_HUGEPAGE: Final = 14
 
-# Words of XLA's structures.
-EXTENSION, API, ARGS, RESULTS, ATTRIBUTES = 1, 2, 7, 12, 17  # of a frame; the last three: size
-DATA: Final = 3  # of a buffer
 ABOUT, LAUNCH = range(2)  # attributes come sorted by name
 
 
@@ -71,10 +79,10 @@ def _find(state, key):
 
 @register_jitable
 def _answer_query(extension):
-    """What XLA asks once, before anything runs: which version of its interface this is (0.1)."""
-    metadata = at(at(extension)[3])
-    metadata[3] = 1 << 32
-    metadata[4] = 0
+    """What XLA asks once, before anything runs: which version of its interface this is."""
+    metadata = at(at(extension)[METADATA])
+    metadata[VERSION] = INTERFACE
+    metadata[TRAITS] = 0
 
 
 @register_jitable

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 
 from pullback.contract.element import INDICES, describe, kind_of_dtype
 from pullback.contract.errors import PullbackError, Unsupported
+from pullback.frontends import jax_entry
 from pullback.frontends.jax_primitive import call_p
 from pullback.frontends.jax_site import Origin, Site, typed
 from pullback.frontends.jax_target import failure_behind, register
@@ -188,3 +189,4 @@ call_p.def_impl(_call)
 
 # From here on XLA can run executables with our calls in them, also those it loads from disk.
 register()
+jax_entry.register()

@@ -112,6 +112,8 @@ def partitioned(primitive: Any, run: Run) -> Callable[..., Any]:
     plain = mlir.lower_fun(run, multiple_results=True)
 
     def lower(ctx: Any, *values: Any, site: Site) -> Any:
+        if ctx.module_context.lowering_parameters.for_export:
+            return plain(ctx, *values, site=site, exported=True)
         if not _is_spread(ctx):
             return plain(ctx, *values, site=site)
         shapes = tuple(tuple(aval.shape) for aval in ctx.avals_in)
@@ -138,10 +140,9 @@ def _ask_for_devices(primitive: Any) -> None:
 
 def _is_spread(ctx: Any) -> bool:
     """Whether this program is for several devices and XLA is to partition it. Not in the body of a
-    shard_map, which is one device's part; nor in what is exported, which would hold an address."""
-    module = ctx.module_context
-    devices = getattr(module.axis_context, "device_assignment", None)
-    return len(devices or ()) > 1 and not module.lowering_parameters.for_export
+    shard_map, which is one device's part."""
+    devices = getattr(ctx.module_context.axis_context, "device_assignment", None)
+    return len(devices or ()) > 1
 
 
 def _partitioned(run: Run, site: Site, layout: Layout) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from pullback.frontends import jax_entry
 from pullback.frontends.jax_partition import as_typed, partitioned, result_specs
 from pullback.frontends.jax_site import ARRAYS, Origin, Site
 from pullback.frontends.jax_target import TARGET, custom_call
@@ -68,9 +69,9 @@ def _types(*operands: Any, site: Site) -> list[Any]:
     ]
 
 
-def _run(*arrays: Array, site: Site, part: bool = False) -> list[Array]:
+def _run(*arrays: Array, site: Site, part: bool = False, exported: bool = False) -> list[Array]:
     """The custom call. Positions are int64 in it, whatever JAX's setting is outside. `part`: its
-    indices are one device's."""
+    indices are one device's; `exported`: another process may run it."""
     call = custom_call(site.function.name, site.call(arrays), part)
     named = dict(zip(site.operands, arrays, strict=True))
     with jax.enable_x64(True):
@@ -81,7 +82,8 @@ def _run(*arrays: Array, site: Site, part: bool = False) -> list[Array]:
         results = [jax.ShapeDtypeStruct(spec.shape, spec.element.dtype) for spec in call.specs]
         if call.workspace:
             results.append(jax.ShapeDtypeStruct((call.workspace,), np.uint8))
-        target = jax.ffi.ffi_call(TARGET, results, input_output_aliases=dict(call.aliases))
+        name = jax_entry.TARGET if exported else TARGET
+        target = jax.ffi.ffi_call(name, results, input_output_aliases=dict(call.aliases))
         found = target(*operands, launch=np.array(call.launch), about=call.about)[: len(call.specs)]
     return [array.astype(jax.dtypes.canonicalize_dtype(array.dtype)) for array in found]
 

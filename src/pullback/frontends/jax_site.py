@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
+from pullback.contract.errors import Unsupported
 from pullback.ops.calculus import Calculus, asked
 from pullback.plan.function import Call, Function
 from pullback.plan.plan import exact
@@ -94,6 +95,10 @@ class Site:
 
     def call(self, arrays: Sequence[Any]) -> Call:
         """What the function asks of a plan, for arrays of which only shape and dtype matter."""
+        for (name, _), array in zip(self.operands, arrays, strict=True):
+            if not all(isinstance(extent, int) for extent in array.shape):
+                expected = "of a fixed shape, which kernels are laid out for (export one by one)"
+                raise Unsupported(self.function.name, name, expected, f"shape {array.shape}")
         types = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         named = self.arguments(dict(zip(self.operands, types, strict=True)))
         call = self.function.body(**self.function.views(named))

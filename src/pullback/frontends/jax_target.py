@@ -25,11 +25,12 @@ from pullback.contract.record import Failure, Slot, resolve
 from pullback.cpu import xla
 from pullback.cpu.block import DETAIL, STATUS, TENSORS, WORKSPACE
 from pullback.cpu.kernel import source_hash
+from pullback.cpu.xla_frame import API, ATTRIBUTES, EXTENSION, word
 from pullback.plan.function import Call
 from pullback.plan.stream import Stream
 from pullback.tensor.view import TensorRef, TensorSpec
 
-TARGET: Final = "pullback"
+TARGET: Final = "pullback_native"  # of programs compiled in this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +142,9 @@ def failure_behind(error: BaseException) -> PullbackError | None:
     return _FAILURES.get(max(found, key=len)) if found else None
 
 
-def _word(address: int, position: int) -> int:
-    return ctypes.c_int64.from_address(address + 8 * position).value
-
-
 def _about(frame: int) -> Any:
-    span = _word(_word(frame, xla.ATTRIBUTES + 3), xla.ABOUT)
-    return json.loads(ctypes.string_at(_word(span, 0), _word(span, 1)))
+    span = word(word(frame, ATTRIBUTES + 3), xla.ABOUT)
+    return json.loads(ctypes.string_at(word(span, 0), word(span, 1)))
 
 
 _ERROR_CREATE: Final = 6  # where XLA's table of functions has it
@@ -158,13 +155,13 @@ def _xla_error(frame: int, sentence: str) -> int:
     message = ctypes.create_string_buffer(sentence.encode())
     order = (ctypes.c_int64 * 4)(28, 0, ctypes.addressof(message), _INVALID_ARGUMENT)
     create = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(
-        _word(_word(frame, xla.API), _ERROR_CREATE)
+        word(word(frame, API), _ERROR_CREATE)
     )
     return int(create(ctypes.addressof(order)))
 
 
 def _explain(frame: int, block: int) -> int:
-    status, position, value = (_word(block, word) for word in (STATUS, DETAIL, DETAIL + 1))
+    status, position, value = (word(block, at) for at in (STATUS, DETAIL, DETAIL + 1))
     about = _about(frame)
     found = about["failures"].get(str(status))
     if status == xla.UNKNOWN_KERNEL:
@@ -182,7 +179,7 @@ def _explain(frame: int, block: int) -> int:
 
 
 def _instantiate(frame: int) -> int:
-    if _word(frame, xla.EXTENSION):  # only asks for the version, which the handler tells
+    if word(frame, EXTENSION):  # only asks for the version, which the handler tells
         return 0
     about = _about(frame)
     if about["sources"] != source_hash():
@@ -209,13 +206,20 @@ def _callback(function: Callable[..., int], arguments: int) -> Any:
 
 
 @cache
-def register() -> tuple[Any, ...]:
-    """Tell XLA of the handler, once; the callbacks, which must stay alive."""
+def handlers() -> tuple[Any, Any, int]:
+    """Callbacks, which must stay alive: what words errors, what prepares kernels; and the address
+    of the native handler."""
     explain, instantiate = _callback(_explain, 2), _callback(_instantiate, 1)
     address = xla.handler_address(ctypes.cast(explain, ctypes.c_void_p).value or 0)
+    return explain, instantiate, address
+
+
+@cache
+def register() -> None:
+    """Tell XLA of the handler, once."""
+    _, instantiate, address = handlers()
     stages = {
         "instantiate": jax.ffi.pycapsule(ctypes.cast(instantiate, ctypes.c_void_p)),
         "execute": jax.ffi.pycapsule(ctypes.c_void_p(address)),
     }
     jax.ffi.register_ffi_target(TARGET, stages, platform="cpu", api_version=1)
-    return explain, instantiate
