@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 
+from triton._C.libtriton import ir
+from triton.compiler import make_backend
+
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.gpu import report
-from pullback.gpu.targets import TARGETS, Resources, build
+from pullback.gpu.program import Step
+from pullback.gpu.targets import TARGETS, Resources, _specialised, build
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
 TURNS = len(FLOATS)
@@ -61,6 +67,60 @@ def test_rows_are_read_in_wide_loads() -> None:
     assert found.keys() == wanted
     for step in found.values():
         assert build(step, "sm_80").vector == 16
+
+
+# --- what Triton makes of a kernel before it knows of registers ---------------------------------
+
+
+def _triton_ir(step: Step, target: str = "sm_90") -> str:
+    """The kernel as Triton reads it: loops with the types of their counters, divisions by name."""
+    source, parsed = _specialised(step, target)
+    backend, context = make_backend(TARGETS[target]), ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions = backend.get_codegen_implementation(parsed)
+    made = source.make_ir(TARGETS[target], parsed, functions, backend.get_module_map(), context)
+    return str(made)
+
+
+@cache
+def _sources(element: ElementKind) -> dict[str, tuple[Step, str]]:
+    return {
+        f"{entry.title}: {entry.step.kernel.__name__}, {number}": (
+            entry.step,
+            _triton_ir(entry.step),
+        )
+        for number, entry in enumerate(report.entries(element))
+    }
+
+
+def test_loops_over_elements_count_in_64_bits() -> None:
+    """With 32 bits the step past an extent of 2^31 - 1 wraps, and reads before the row. Extents of
+    the samples fit into 32 bits, so a counter is wide only where the kernel says so. A counter
+    nobody reads (`_`) counts the steps of a bisection, 64 at most."""
+    counters: dict[str, str] = {}
+    for title, (_, text) in _sources(ElementKind.F32).items():
+        loops = re.findall(r"scf\.for (%\w+) = .*: (\w+) \{", text)
+        assert len(loops) == text.count("scf.for"), f"{title}: a loop of another form"
+        over_elements = [(name, kind) for name, kind in loops if not name.startswith("%_")]
+        counters.update((f"{title}, {name}", kind) for name, kind in over_elements)
+    assert {"map_tiles", "map_back", "dots", "reduce", "sweep"} <= {
+        title.split(": ")[1].split(",")[0] for title in counters
+    }
+    assert not [loop for loop, kind in counters.items() if kind != "i64"]
+
+
+@pytest.mark.parametrize("element", [ElementKind.F32, ElementKind.BF16], ids=str)
+def test_divisions_are_correctly_rounded(element: ElementKind) -> None:
+    """`/` on f32 is off by up to 2 ulp. Only the simplex maps may use it, whose exponentials are
+    not rounded correctly either."""
+    sources = {
+        title: text
+        for title, (step, text) in _sources(element).items()
+        if ".simplex." not in step.kernel.__module__
+    }
+    assert not [title for title, text in sources.items() if re.search(r"arith\.divf .*f32", text)]
+    assert [title for title, text in sources.items() if "tt.precise_divf" in text]
 
 
 # --- the table of docs/gpu.md: `pullback gpu-report` writes it again after a change in a kernel --

@@ -36,6 +36,23 @@ def grid(row_offset, position, step):
 
 
 @triton.jit
+def start_of_loop():
+    """0 in 64 bits. `range(0, n, B)` counts in 32 bits wherever n fits, and the step past an extent
+    close to 2^31 would wrap to a negative position."""
+    return tl.full((), 0, tl.int64)
+
+
+@triton.jit
+def divide(a, b):
+    """a / b, correctly rounded: `/` on f32 may be 2 ulp off, on f64 it is exact already."""
+    if a.dtype.scalar == tl.float32:
+        quotient = tl.div_rn(a, b)
+    else:
+        quotient = a / b
+    return quotient
+
+
+@triton.jit
 def lane_of(value, lane, at):
     """One lane of every row, bit for bit: a float sum would lose the sign of zero."""
     BITS: tl.constexpr = tl.int64 if value.dtype.primitive_bitwidth == 64 else tl.int32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place
+from pullback.gpu.tile import divide, place, start_of_loop
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def count_kept(borders, rows, held, bags, P: tl.constexpr, B: tl.constexpr):
     begin = tl.load(borders + bag, mask=known, other=0)
     end = tl.load(borders + bag + 1, mask=known, other=0)
     total = tl.zeros([P, B], tl.int64)
-    for first in range(0, tl.max(end - begin, 0), B):
+    for first in range(start_of_loop(), tl.max(end - begin, 0), B):
         n = (begin + first)[:, None] + tl.arange(0, B)[None, :]
         row = tl.load(rows + n, mask=n < end[:, None], other=-1)
         total += (row >= 0).to(tl.int64)
@@ -179,7 +179,7 @@ def sum_runs(
         )
         value = value.to(WIDE)
         if divisor is not None:
-            value = value / tl.load(divisor + element, mask=active, other=1).to(WIDE)
+            value = divide(value, tl.load(divisor + element, mask=active, other=1).to(WIDE))
         total += tl.where(active, value, 0.0)
         at += 1
         active = active & (tl.load(keys + at, mask=active & (at < count), other=-1) == key)
@@ -220,7 +220,7 @@ def dots(
     here = tl.load(bag + n, mask=known, other=-1)
     kept = (row >= 0) & (here >= 0)
     total = tl.zeros([P, B], WIDE)
-    for first in range(0, columns, B):
+    for first in range(start_of_loop(), columns, B):
         column = first + tl.arange(0, B).to(tl.int64)
         use = kept[:, None] & (column < columns)[None, :]
         at = place(here, dout_extents, dout_strides)[:, None]

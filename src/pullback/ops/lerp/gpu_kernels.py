@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place
+from pullback.gpu.tile import place, start_of_loop
 
 
 @triton.jit
@@ -146,7 +146,7 @@ def add_up(parts, out, kept, chunks, extents, strides_out, R: tl.constexpr, B: t
     """The sums of chunks, added in their order."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     total = tl.zeros([R, B], tl.float64)
-    for first in range(0, chunks, B):
+    for first in range(start_of_loop(), chunks, B):
         k = first + tl.arange(0, B)
         live = (row < kept)[:, None] & (k < chunks)[None, :]
         total += tl.load(parts + (row * chunks)[:, None] + k[None, :], mask=live, other=0.0)

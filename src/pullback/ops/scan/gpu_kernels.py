@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, lane_of, place
+from pullback.gpu.tile import grid, lane_of, place, start_of_loop
 from pullback.ops.scan.gpu_states import (
     join,
     lift,
@@ -113,7 +113,7 @@ def thread(us, vs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.cons
     size = tl.full((), B, tl.int64)
     unit_u, unit_v = unit(R, STATE, us.dtype.element_ty, vs.dtype.element_ty)
     cu, cv = unit_u, unit_v
-    for t in range(tl.cdiv(count, B)):
+    for t in range(start_of_loop(), tl.cdiv(count, B)):
         k = t * size + lane
         live = (row < rows)[:, None] & (k < count)[None, :]
         at = grid(row * count, k, 1)

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from pullback.contract.element import ElementKind
 from pullback.gpu.program import ALIGNMENT, Arena, Operand, Scratch, Sort, Step, Tile, ceil_div
-from pullback.gpu.tile import place
+from pullback.gpu.tile import place, start_of_loop
 from pullback.tensor.layout import merge
 
 FLAT = Tile(1, 1024, 4)
@@ -54,7 +54,7 @@ def conclude(
     the codes of the two findings, 0 if one does not matter; LATER: an earlier check goes first."""
     far = tl.full([B], count, tl.int64)
     first, fall = far, far
-    for start in range(0, blocks, B):
+    for start in range(start_of_loop(), blocks, B):
         k = start + tl.arange(0, B)
         first = tl.minimum(first, tl.load(outside + k, mask=k < blocks, other=count))
         fall = tl.minimum(fall, tl.load(descent + k, mask=k < blocks, other=count))

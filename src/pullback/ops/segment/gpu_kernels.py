@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import first_of, last_of, place, shared_by
+from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def conclude_group(
             tl.store(index + at_index, tl.where(some, row, -1), mask=live)
     else:
         if MEAN:
-            u = u / tl.maximum(held, 1).to(u.dtype)[:, None]
+            u = divide(u, tl.maximum(held, 1).to(u.dtype)[:, None])
         if KEEP:
             live = live & some
             u = u + tl.load(out + at, mask=live, other=0.0).to(u.dtype)
@@ -211,7 +211,7 @@ def reduce(
         if factor is not None:
             scale = tl.load(factor + element * step_factor, mask=inside, other=1)
             scale = scale.to(WIDE)[:, None]
-            value = value / scale if DIVIDE else value * scale
+            value = divide(value, scale) if DIVIDE else value * scale
         held += inside.to(tl.int64)
         if STATE == "prod":
             value = tl.where(use, value, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place
+from pullback.gpu.tile import divide, place
 from pullback.ops.segment.gpu_kernels import piece_of, times
 
 
@@ -68,7 +68,7 @@ def spread(
     if RULE == "mean":
         begin = tl.load(offsets + group, mask=kept, other=0)
         end = tl.load(offsets + group + 1, mask=kept, other=1)
-        g = g / (end - begin).to(WIDE)[:, None]
+        g = divide(g, (end - begin).to(WIDE)[:, None])
     elif RULE == "holder":
         held = tl.load(holder + table, mask=take, other=-1)
         g = tl.where(held == row[:, None], g, 0.0)
@@ -79,7 +79,7 @@ def spread(
         at = at + place(column, x_columns, x_steps)[None, :]
         own = tl.load(x + at, mask=take, other=0.0).to(WIDE) * SIGN
         tie = (own == best) | ((own != own) & (best != best))
-        g = tl.where(tie, g / equals.to(WIDE), 0.0)
+        g = tl.where(tie, divide(g, equals.to(WIDE)), 0.0)
     at = place(row, out_extents, out_strides)[:, None]
     at = at + place(column, out_columns, out_steps)[None, :]
     tl.store(out + at, tl.where(take, g, 0.0).to(out.dtype.element_ty), mask=live)

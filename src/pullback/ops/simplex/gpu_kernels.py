@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, place
+from pullback.gpu.tile import divide, grid, place, start_of_loop
 
 # Steps at most: every step divides residual times slope by four, or more.
 STEPS = tl.constexpr(128)
@@ -77,7 +77,8 @@ def _value(x, z, total, tau, peak, nans, tops, KIND: tl.constexpr):
     if KIND == "log_softmax":
         settled = tl.where(top, -tl.log(shared)[:, None], float("-inf"))
     else:
-        settled = tl.where(top, (1.0 / shared)[:, None], 0.0)
+        share = divide(tl.full(shared.shape, 1.0, shared.dtype), shared)
+        settled = tl.where(top, share[:, None], 0.0)
     y = tl.where((tl.abs(peak) < float("inf"))[:, None], y, settled)
     return tl.where((nans > 0)[:, None], float("nan"), y)
 
@@ -129,7 +130,7 @@ def _tiled_sums(
     first = tl.zeros([R], tau.dtype)
     second = tl.zeros([R], tau.dtype)
     count = tl.zeros([R], tl.int64)
-    for start in range(0, n, B):
+    for start in range(start_of_loop(), n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(offset, k, step), mask=live, other=0.0).to(tau.dtype)
@@ -161,7 +162,7 @@ def map_tiles(
     peak = tl.full([R], float("-inf"), WIDE)
     nans = tl.zeros([R], tl.int32)
     tops = tl.zeros([R], tl.int64)
-    for start in range(0, n, B):
+    for start in range(start_of_loop(), n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
@@ -176,7 +177,7 @@ def map_tiles(
             left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
             tau = higher
             first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
-    for start in range(0, n, B):
+    for start in range(start_of_loop(), n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
@@ -252,7 +253,7 @@ def map_back(
     dot, total = tl.zeros([R], WIDE), tl.zeros([R], WIDE)
     masses, nans = tl.zeros([R], tl.int32), tl.zeros([R], tl.int32)
     if TILED:
-        for start in range(0, n, B):
+        for start in range(start_of_loop(), n, B):
             k = start + tl.arange(0, B).to(tl.int64)
             live = (row < rows)[:, None] & (k < n)[None, :]
             g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
@@ -260,7 +261,7 @@ def map_back(
             d, t, m, nan = _back_sums(g, p, live, KIND)
             dot, total = dot + d, total + t
             masses, nans = tl.maximum(masses, m), tl.maximum(nans, nan)
-        for start in range(0, n, B):
+        for start in range(start_of_loop(), n, B):
             k = start + tl.arange(0, B).to(tl.int64)
             live = (row < rows)[:, None] & (k < n)[None, :]
             g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
