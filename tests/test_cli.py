@@ -190,6 +190,18 @@ def test_verify_is_quick_and_tells_what_broke(
     assert call(monkeypatch, "verify", "lerp") == 1
 
 
+def test_verify_fails_for_a_law_without_a_trial(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pullback.verify.subject import Subject
+
+    monkeypatch.setattr(Subject, "cases", lambda self: ())
+    assert call(monkeypatch, "verify", "linear_scan_backward", "--json") == 1
+    verdicts = json.loads(capsys.readouterr().out)
+    assert {verdict["trials"] for verdict in verdicts} == {0}
+    assert {verdict["broken"] for verdict in verdicts} == {"no case of its family could be tried"}
+
+
 def test_warm_lays_out_every_plan(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

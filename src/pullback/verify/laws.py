@@ -202,11 +202,11 @@ def _args_class(plan: Any) -> Any:
 def is_the_adjoint(subject: Subject, arguments: Arguments, forward: Arguments) -> None:
     """<dy, F'v> = <F*dy, v>, with F' by central differences of the oracle in high precision."""
     assert subject.forward is not None
-    wanted = _GRADIENTS_OF.get(subject.name, (_first_tensor(subject.forward),))
-    gradient_name = "dout" if "dout" in arguments else "dy"
-    dy = arguments[gradient_name].astype(np.longdouble)
+    dy = arguments[_first_tensor(subject)].astype(np.longdouble)
+    returns = subject.function.body(**subject.function.views(arguments)).returns
     rng = np.random.default_rng(7)
-    for name, gradient in zip(wanted, subject.answer(arguments), strict=False):
+    for result, gradient in zip(returns, subject.answer(arguments), strict=True):
+        name = _differentiated(subject.forward, result)
         at = forward[name].astype(np.longdouble)
         v = rng.standard_normal(at.shape)
         step = np.longdouble(1e-6)
@@ -220,10 +220,11 @@ def is_the_adjoint(subject: Subject, arguments: Arguments, forward: Arguments) -
         )
 
 
-_GRADIENTS_OF = {
-    "lerp_backward": ("a", "b", "weight"),
-    "embedding_bag_per_sample_weights_backward": ("per_sample_weights",),
-}
+def _differentiated(forward: Subject, gradient: str) -> str:
+    """Which tensor of the forward a result of its backward is the gradient of: `da` of `a`. Plans
+    have names of their own for a first tensor."""
+    name = gradient.removeprefix("d").removeprefix("_")
+    return name if name in forward.function.tensors else _first_tensor(forward)
 
 
 def _first_tensor(subject: Subject) -> str:

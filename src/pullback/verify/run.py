@@ -47,4 +47,5 @@ def _apply(name: str, element: ElementKind, law: str, every: int) -> Verdict:
             worst = max(worst, LAWS[law](subject, arguments) or 0.0)
         except LawBroken as broken:
             return Verdict(name, element, law, count, f"{case}: {broken}", worst)
-    return Verdict(name, element, law, count, None, worst)
+    reason = None if count else "no case of its family could be tried"
+    return Verdict(name, element, law, count, reason, worst)

@@ -29,6 +29,9 @@ VARIANTS: dict[str, tuple[Any, ...]] = {
     "weighted": (False, True),
 }
 
+# What backwards call the forward's own result, where they take it.
+SAVED = ("y", "h")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -144,11 +147,16 @@ class Subject:
             found["num_segments"] = len(case.arrays["dy"])
         if "num_embeddings" in names and "weight" in case.arrays:
             found["num_embeddings"] = len(case.arrays["weight"])
-        if "y" in names and self.forward is not None:
-            x = _cast(case.arrays["x"], element, ElementKind.I64)
-            (y,) = self.forward.saved({**found, "x": x}, exact)
-            with np.errstate(all="ignore"):
-                found["y"] = round_to(y, element.dtype)
+        for name in SAVED:
+            if self.forward is not None and name in names and name not in case.arrays:
+                given = {
+                    key: _cast(array, element, ElementKind.I64)
+                    for key, array in case.arrays.items()
+                    if key in self.forward.function.tensors
+                }
+                (result,) = self.forward.saved({**found, **given}, exact)
+                with np.errstate(all="ignore"):
+                    found[name] = round_to(result, element.dtype)
         if found.get("mode") == "max" and "output_index" in names and self.forward is not None:
             inputs = {**found, "return_indices": True}
             inputs["weight"] = _cast(case.arrays["weight"], element, ElementKind.I64)
