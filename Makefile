@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run fuzz test test-slow test-gpu bench race lint clean
+.PHONY: run fuzz test test-slow test-gpu hashes bench race lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -27,6 +27,10 @@ test-slow: $(VENV)/.all
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu
+
+# After a kernel's bits or the cases have changed: the table of hashes anew.
+hashes: $(VENV)/.warm
+	$(BIN)/python -m pullback.verify.hashes --write
 
 # The full table of this machine: leave it alone meanwhile.
 bench: $(VENV)/.all

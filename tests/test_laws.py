@@ -90,83 +90,15 @@ def _has_high_rank(case: Case) -> bool:
 @pytest.mark.parametrize("element", FLOATS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_keeps_bits_on_any_threads(subject: Subject, element: ElementKind) -> None:
-    """On inputs large enough to be split: many rows, one long row, long columns."""
+    """On inputs large enough to be split, in every way there is to walk them."""
     count = 0
-    for variant in subject.variants[:2]:
-        for case in large_cases(subject.family):
-            arguments = subject.arguments(case, element, ElementKind.I64, variant, exact=False)
-            if arguments is not None:
-                laws.keeps_bits_on_any_threads(subject, arguments)
-                count += 1
+    for number, case in enumerate(subject.large_cases()):
+        variant = subject.variants[number // 2 % len(subject.variants)]
+        arguments = subject.arguments(case, element, ElementKind.I64, variant, exact=False)
+        if arguments is not None:
+            laws.keeps_bits_on_any_threads(subject, arguments)
+            count += 1
     assert count > 0
-
-
-def large_cases(family: str) -> list[Case]:
-    return LARGE[family](np.random.default_rng(5))
-
-
-def _rows(rng: np.random.Generator) -> list[Case]:
-    shapes = [((301, 1031), 1), ((300_007,), 0), ((1031, 301), 0)]
-    return [
-        Case(
-            f"{shape}",
-            {"x": rng.standard_normal(shape), "dy": rng.standard_normal(shape)},
-            {"axis": axis},
-        )
-        for shape, axis in shapes
-    ]
-
-
-def _recurrence(rng: np.random.Generator) -> list[Case]:
-    return [
-        Case(f"{c.name}, {reverse}", _recurrent(rng, c.arrays["x"]), {**c.options, **reverse})
-        for c in _rows(rng)
-        for reverse in ({}, {"reverse": True})
-    ]
-
-
-def _recurrent(rng: np.random.Generator, x: Any) -> dict[str, Any]:
-    b, dh = rng.standard_normal((2, *x.shape))
-    return {"a": x / 4, "b": b, "dh": dh}
-
-
-def _lerp(rng: np.random.Generator) -> list[Case]:
-    arrays = {name: rng.standard_normal((301, 1031)) for name in ("a", "b", "dy")}
-    weight = {"weight": rng.random((301, 1031))}
-    return [Case("number", arrays, {"weight": 0.3}), Case("tensor", {**arrays, **weight})]
-
-
-def _segment(rng: np.random.Generator) -> list[Case]:
-    n, d, segments = 20_011, 13, 700
-    skewed = np.where(rng.random(n) < 0.97, 5, rng.integers(0, segments, n))
-    ids = {"uniform": rng.integers(0, segments, n), "skewed": skewed, "one": np.zeros(n, int)}
-    data = {"x": rng.standard_normal((n, d)), "dy": rng.standard_normal((segments, d))}
-    return [Case(name, {**data, "segment_ids": i.astype(np.int64)}) for name, i in ids.items()]
-
-
-def _embedding(rng: np.random.Generator) -> list[Case]:
-    n, d, rows, bags = 20_011, 13, 900, 800
-    indices = np.where(rng.random(n) < 0.5, 7, rng.integers(0, rows, n)).astype(np.int64)
-    data = {"weight": rng.standard_normal((rows, d)), "indices": indices}
-    offsets = np.sort(rng.integers(0, n, bags)).astype(np.int64)
-    offsets[0] = 0
-    bagged = {
-        **data,
-        "offsets": offsets,
-        "per_sample_weights": rng.standard_normal(n),
-        "dout": rng.standard_normal((bags, d)),
-    }
-    return [Case("hot", {**data, "dout": rng.standard_normal((n, d))}), Case("bags", bagged)]
-
-
-LARGE = {
-    "scan": _rows,
-    "simplex": _rows,
-    "recurrence": _recurrence,
-    "lerp": _lerp,
-    "segment": _segment,
-    "embedding": _embedding,
-}
 
 
 @pytest.mark.parametrize("subject", BACKWARDS)
@@ -196,6 +128,11 @@ def _smooth_rows(rng: np.random.Generator) -> list[Case]:
         for axis in (0, 1)
         for reverse in (False, True)
     ]
+
+
+def _recurrent(rng: np.random.Generator, x: Any) -> dict[str, Any]:
+    b, dh = rng.standard_normal((2, *x.shape))
+    return {"a": x / 4, "b": b, "dh": dh}
 
 
 def _smooth_recurrence(rng: np.random.Generator) -> list[Case]:

@@ -81,3 +81,25 @@ def hostile_rows(rng: np.random.Generator, n: int = 65) -> Iterator[tuple[str, A
     yield "zero after +inf", _with(_with(plain, np.inf, 1), 0.0, middle)
     yield "+inf after -inf prefix", _with(_with(plain, -np.inf, slice(0, 4)), np.inf, middle)
     yield "negative NaN", _with(plain, -np.nan, middle)
+
+
+# --- large enough to be split ---------------------------------------------------------------------
+
+# Shape and axis: rows, one long line, columns; a few long lines, short lines, short lines that step
+# over memory, narrow ones.
+LARGE = (
+    ((101, 1031), 1),
+    ((150_007,), 0),
+    ((1031, 101), 0),
+    ((2, 70_001), 1),
+    ((2003, 40), 1),
+    ((1009, 90), 1),
+    ((40, 90, 21), 1),
+    ((4001, 5), 1),
+)
+
+
+def large_shapes() -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Named shapes and axes that reach every walk of a kernel along an axis."""
+    for shape, axis in LARGE:
+        yield f"{' x '.join(map(str, shape))}, axis {axis}", shape, axis

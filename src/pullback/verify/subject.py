@@ -164,13 +164,18 @@ class Subject:
 
     def cases(self) -> tuple[Case, ...]:
         """The adversarial inputs of this function's family."""
-        return _cases(self.family)
+        return _cases(self.family, "cases")
+
+    def large_cases(self) -> tuple[Case, ...]:
+        """Inputs large enough to be split, in every way the family's kernels walk."""
+        return _cases(self.family, "large_cases")
 
 
 @cache
-def _cases(family: str) -> tuple[Case, ...]:
+def _cases(family: str, which: str) -> tuple[Case, ...]:
     """Made once for all laws, and for none to write to."""
-    found = tuple(import_module(f"pullback.ops.{family}.cases").cases(np.random.default_rng(20)))
+    make = getattr(import_module(f"pullback.ops.{family}.cases"), which)
+    found = tuple(make(np.random.default_rng(20)))
     for case in found:
         for array in case.arrays.values():
             array.flags.writeable = False

@@ -114,6 +114,26 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         )
 
 
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """One row takes half of the positions; rows of widths that are treated apart."""
+    n, rows, bags = 20_011, 900, 800
+    indices = np.where(rng.random(n) < 0.5, 7, rng.integers(0, rows, n))
+    offsets = [0, *np.sort(rng.integers(0, n, bags - 1)).tolist()]
+    for width in (1, 3, 13, 64):
+        weight, some = rng.standard_normal((rows, width)), indices[: n // width + 800]
+        dout = rng.standard_normal((some.size, width))
+        yield Case(f"rows of {width}", {"weight": weight, "indices": some, "dout": dout})
+        yield Case(
+            f"rows of {width}, rows of the gradient",
+            {"weight": weight, "indices": some, "dout": dout},
+            {"sparse": True, "padding_idx": 5},
+        )
+        within = [min(at, some.size) for at in offsets]
+        arrays = _bag_case(rng, weight, some, within, False)
+        yield Case(f"bags of rows of {width}", arrays, {"padding_idx": 5})
+        yield Case(f"long bags of rows of {width}", _bag_case(rng, weight, some, [0, 9], False))
+
+
 def _drawn_bags(draw: Draw, names: Collection[str], n: int, options: dict[str, Any]) -> Array:
     last = options["include_last_offset"] = draw.chance("include_last_offset")
     bags = draw.extent("bags", max(min(n + 8, draw.size), 1))

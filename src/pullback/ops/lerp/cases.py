@@ -54,6 +54,19 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{top:g} apart", {"a": a, "b": b, "weight": weight, "dy": np.full(9, 1e-3)})
 
 
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    shape = (301, 1031)
+    a, b, dy = rng.standard_normal((3, *shape))
+    yield Case("number", {"a": a, "b": b, "dy": dy}, {"weight": 0.3})
+    yield Case("tensor", {"a": a, "b": b, "weight": rng.random(shape), "dy": dy})
+    # What was broadcast gets the sum of its gradients: over columns, over rows, over everything.
+    for name, one in (("per row", (301, 1)), ("per column", (1031,)), ("one for all", ())):
+        few, weight = np.asarray(rng.standard_normal(one)), np.asarray(rng.random(one))
+        yield Case(f"weight {name}", {"a": a, "b": b, "weight": weight, "dy": dy})
+        yield Case(f"b {name}", {"a": a, "b": few, "weight": rng.random(shape), "dy": dy})
+        yield Case(f"b {name}, number", {"a": a, "b": few, "dy": dy}, {"weight": 0.7})
+
+
 def _operand(draw: Draw, label: str, shape: Shape) -> Shape:
     """A shape that broadcasts to this one: some axes of one, the leading ones left out."""
     kept = shape[draw.integer(f"{label}.dropped", 0, len(shape)) :]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
 
 
@@ -29,6 +29,11 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         for name, row in hostile_rows(rng):
             # Products of large factors leave every range; what is left are zeros, ties and NaN.
             yield _case(rng, name, np.clip(row, -1.25, 1.25), 0, reverse)
+
+
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for number, (name, shape, axis) in enumerate(large_shapes()):
+        yield _case(rng, name, rng.uniform(-1, 1, shape), axis, number % 2 == 1)
 
 
 def draw(draw: Draw, names: Collection[str]) -> Case:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
 
 
@@ -51,6 +51,14 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for axis in range(4):  # permuted, the lines of these can be mistaken for adjacent ones
         x = 1 + 0.02 * rng.standard_normal((3, 5, 4, 6))
         yield _case(rng, f"rank 4, axis {axis}", x, axis, bool(axis % 2))
+
+
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for number, (name, shape, axis) in enumerate(large_shapes()):
+        x = rng.standard_normal(shape)
+        mild = np.sign(x) * (1 + 0.02 * x)  # as above: products that stay in range
+        yield _case(rng, name, x, axis, number % 2 == 1)
+        yield _case(rng, f"{name}, near one", mild, axis, number % 2 == 0)
 
 
 def draw(draw: Draw, names: Collection[str]) -> Case:

@@ -81,6 +81,24 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("dy is hostile", {"x": x, "segment_ids": ids, "dy": columns[[0, 1, 32, 64], -3:]})
 
 
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Segments of all lengths, and rows of all widths that are treated apart."""
+    n, segments = 20_011, 700
+    uniform = rng.integers(0, segments, n)
+    skewed = np.where(rng.random(n) < 0.97, 5, uniform)
+    both = rng.integers(-3, segments + 3, n)
+    for name, ids in (("uniform", uniform), ("skewed", skewed), ("one", np.zeros(n))):
+        x = 1 + 0.02 * rng.standard_normal((n, 13))
+        yield _case(rng, name, x, ids, segments)
+        case = _case(rng, f"{name}, sorted", rng.standard_normal((n, 13)), np.sort(ids), segments)
+        yield Case(case.name, case.arrays, {"indices_are_sorted": True})
+    for width in (1, 2, 3, 5, 8, 24, 40, 70, 130):
+        rows = n // width // 2
+        x = rng.standard_normal((rows, width))
+        yield _case(rng, f"some skipped, rows of {width}", x, both[:rows], segments)
+        yield _case(rng, f"few segments, rows of {width}", x, uniform[:rows] % 9, 9)
+
+
 def draw(draw: Draw, names: Collection[str]) -> Case:
     """One random problem for a function that takes these arguments."""
     n = draw.extent("rows", draw.size)

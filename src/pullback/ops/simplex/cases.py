@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
 
 
@@ -57,6 +57,12 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         dy = np.array([[value, 1.0, 2.0, 3.0, 4.0]])
         yield Case(f"dy is {name} on the support", {"x": peaked, "dy": dy}, {"axis": -1})
     yield Case("dy is constant", {"x": peaked, "dy": np.ones((1, 5))}, {"axis": -1})
+
+
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for name, shape, axis in large_shapes():
+        yield _case(rng, name, rng.standard_normal(shape), axis)
+        yield _case(rng, f"{name}, peaked", 9 * rng.standard_normal(shape), axis)
 
 
 def draw(draw: Draw, names: Collection[str]) -> Case:
