@@ -1,7 +1,6 @@
 """Vectors, memory and elementary functions against NumPy, lane by lane."""
 
 import ctypes
-import hashlib
 import mmap
 import pickle
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from numba import njit, types
 from numba.core.errors import TypingError
 
-from compiled import SSE, as_kernel, in_new_process
+from compiled import as_kernel
 from pullback.cpu import memory as mem
 from pullback.cpu import vector as vec
 from pullback.cpu.emit import Vec
@@ -26,7 +25,6 @@ POINTER = {
     "i32": (mem.as_i32_pointer, np.dtype(np.int32)),
     "i64": (mem.as_i64_pointer, np.dtype(np.int64)),
 }
-SOFT = {"PULLBACK_SOFT_F16": "1"}
 
 
 def mapped(
@@ -297,70 +295,6 @@ def test_compress_store(name: str) -> None:
         assert n == (a > threshold).sum()
         assert (out[:n] == a[a > threshold]).all()
         assert not out[n:].any()
-
-
-# --- 16-bit formats -----------------------------------------------------------------------------
-
-
-@njit
-def _decode(p, q, n):
-    for i in range(0, n, 16):
-        mem.put(q, i, 1, mem.get(p, i, 1, 16), False)
-
-
-@njit
-def _decode_one_by_one(p, q, n):
-    for i in range(n):
-        mem.write(q, i, mem.read(p, i))
-
-
-def _converted(run: Callable, source: np.ndarray, sender: str, receiver: str) -> np.ndarray:
-    (load, _), (store, dtype) = POINTER[sender], POINTER[receiver]
-
-    def convert(a, b, n):
-        run(load(a), store(b), n)
-
-    out = np.empty(len(source), dtype)
-    as_kernel(convert)(source.ctypes.data, out.ctypes.data, len(source))
-    return out
-
-
-@np.errstate(all="ignore")
-def check_16_bit(name: str) -> None:
-    """All codes in; random bits, ties and their neighbours, and specials out."""
-    dtype = POINTER[name][1]
-    codes = np.arange(1 << 16, dtype=np.uint16).view(dtype)
-    exact = codes.astype(np.float32)
-    rng, n = np.random.default_rng(3), 1 << 19
-    anything = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
-    ordinary = (rng.standard_normal(n) * 2.0 ** rng.integers(-30, 18, n)).astype(np.float32)
-    between = ((exact[:-1].astype(np.float64) + exact[1:]) / 2).astype(np.float32)
-    near = [np.nextafter(v, np.float32(to)) for v in (exact, between) for to in (-np.inf, np.inf)]
-    x = np.concatenate([anything, ordinary, exact, between, *near])
-    x = x[: len(x) // 16 * 16]
-    rounded = x.astype(dtype)
-    for run in (_decode, _decode_one_by_one):
-        assert same(_converted(run, codes, name, "f32"), codes.astype(np.float32))
-        assert same(_converted(run, x, "f32", name), rounded)
-
-
-def digest_f16() -> str:
-    """All f16 codes in, and f32 NaN payloads out: the soft code must match the machine's bits."""
-    codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    nan = (np.arange(1 << 13, dtype=np.uint32) * 1021 | 0x7F800001).view(np.float32)
-    out = [_converted(_decode, codes, "f16", "f32"), _converted(_decode, nan, "f32", "f16")]
-    return hashlib.sha256(b"".join(o.tobytes() for o in out)).hexdigest()
-
-
-@pytest.mark.parametrize("name", ["f16", "bf16"])
-def test_16_bit(name: str) -> None:
-    check_16_bit(name)
-
-
-@pytest.mark.parametrize("env", [SOFT, SSE], ids=["asked for", "no f16c"])
-def test_soft_f16(env: dict[str, str]) -> None:
-    code = "import test_vector as t; t.check_16_bit('f16'); print(t.digest_f16())"
-    assert in_new_process(code, **env) == digest_f16()
 
 
 def test_rounding_twice_is_refused() -> None:
