@@ -268,3 +268,22 @@ def test_numpy_arrays_among_jax_arrays_are_jax_arrays() -> None:
             pb.segment_sum(jnp.ones((4, 3)), huge, 2)
         with pytest.raises(pb.Unsupported, match="a jax array"):
             pb.lerp(jnp.ones(3), np.ones(3), 0.5)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "logcumsumexp", "softmax"])
+def test_jet_gives_taylor_coefficients(name: str) -> None:
+    from jax.experimental.jet import jet
+
+    function = getattr(pb, name)
+    theirs = {
+        "cumsum": jnp.cumsum,
+        "cumprod": jnp.cumprod,
+        "cummax": jax.lax.cummax,
+        "logcumsumexp": lambda x: jnp.log(jnp.cumsum(jnp.exp(x))),
+        "softmax": jax.nn.softmax,
+    }[name]
+    x = jnp.array([1.0, -2.0, 3.0, 0.5])
+    series = [jnp.array([1.0, 2.0, -1.0, 0.3]), jnp.arange(4.0), jnp.array([0.5, -1.0, 2.0, 1.0])]
+    got = jet(lambda x: function(jnp.sin(x)), (x,), (series,))
+    want = jet(lambda x: theirs(jnp.sin(x)), (x,), (series,))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), got, want)

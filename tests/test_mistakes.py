@@ -103,3 +103,14 @@ def test_tensors_that_no_memory_can_hold() -> None:
         pb.UnsortedSegmentSumPlan.select(pb.Stream.cpu(), desc)
     with pytest.raises(pb.InvalidProblem, match="`num_segments` must be at most"):
         pb.prepare_segments(np.zeros(3, int), 1 << 62)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.ones(3, np.complex64), torch.ones(3, dtype=torch.complex64), jnp.ones(3, jnp.complex64)],
+    ids=["numpy", "torch", "jax"],
+)
+def test_no_cast_that_drops_imaginary_parts_is_advised(array: Any) -> None:
+    with pytest.raises(pb.Unsupported, match=r"x\.real and x\.imag are\), got") as caught:
+        pb.cumsum(array)
+    assert "cast" not in str(caught.value)

@@ -292,3 +292,13 @@ def test_gpu_tensors_name_the_extra() -> None:
 
     op = OPS["cumsum", ()]
     assert torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA")
+
+
+def test_ops_take_a_number_in_place_of_a_tensor() -> None:
+    a, b = torch.rand(4, requires_grad=True), torch.rand(4)
+    want, ops = pullback.lerp(a, b, 0.3), torch.ops.pullback
+    assert torch.equal(ops.lerp(a, b, 0.3), want)
+    assert torch.equal(ops.lerp(a, b, weight=1), b)
+    assert all(map(torch.equal, ops.lerp_backward(b, 0.3), pullback.lerp_backward(b, 0.3)))
+    found = torch.library.opcheck(ops.lerp.number, (a, b, 0.3))
+    assert set(found.values()) == {"SUCCESS"}

@@ -103,9 +103,13 @@ def kind_of_dtype(dtype: Any) -> ElementKind | None:
 
 
 def cast_of(array: Any, argument: str, name: str) -> str:
-    """The call that casts an array, as its own library spells it."""
-    torch = str(getattr(array, "dtype", "")).startswith("torch.")
-    return f"{argument}.to(torch.{name})" if torch else f"{argument}.astype({name!r})"
+    """What helps, as the array's own library spells it: a cast, or for complex numbers, of which a
+    cast would drop the imaginary part, the two parts."""
+    dtype = str(getattr(array, "dtype", ""))
+    if "complex" in dtype:
+        return f"{argument}.real and {argument}.imag are"
+    torch = dtype.startswith("torch.")
+    return (f"{argument}.to(torch.{name})" if torch else f"{argument}.astype({name!r})") + " casts"
 
 
 def describe(value: Any) -> str:

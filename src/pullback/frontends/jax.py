@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from pullback.arrival import after_import
 from pullback.contract.element import INDICES, describe, kind_of_dtype
 from pullback.contract.errors import PullbackError, Unsupported
 from pullback.frontends import jax_entry
@@ -190,3 +192,4 @@ call_p.def_impl(_call)
 # From here on XLA can run executables with our calls in them, also those it loads from disk.
 register()
 jax_entry.register()
+after_import("jax.experimental.jet", partial(import_module, "pullback.frontends.jax_jet"))

@@ -231,7 +231,7 @@ class Function:
         dtype = getattr(value, "dtype", None)
         if dtype is not None and kind_of_dtype(dtype) not in holds:
             names = ", ".join(kind.row.long_name for kind in holds)
-            expected = f"of {names} ({cast_of(value, name, cast)} casts)"
+            expected = f"of {names} ({cast_of(value, name, cast)})"
             raise Unsupported(self.name, name, expected, describe(value))
 
 

@@ -34,7 +34,7 @@ def check_tensor(
     if view.element not in elements:
         wanted = " or ".join(kind.row.long_name for kind in elements)
         cast = cast_of(view.array, name, elements[-1].row.long_name)
-        raise Unsupported(op, name, f"{wanted} ({cast} casts)", describe(view.array))
+        raise Unsupported(op, name, f"{wanted} ({cast})", describe(view.array))
     shape = slot.shape(desc)
     if view.shape != shape:
         raise InvalidProblem(op, name, f"of shape {shape}", f"shape {view.shape}")

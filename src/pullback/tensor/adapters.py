@@ -50,7 +50,7 @@ def _element(array: Any, op: str, argument: str) -> ElementKind:
         raise Unsupported(
             op,
             argument,
-            f"{FLOAT_NAMES} (or int32, int64 where it holds indices; {cast} casts)",
+            f"{FLOAT_NAMES} (or int32, int64 where it holds indices; {cast})",
             describe(array),
         )
     return kind
