@@ -1,5 +1,5 @@
 """The fuzzer itself: that cases are repeatable and reach everything, and that it finds what is
-planted."""
+planted. Past failures are replayed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from pullback.fuzz.memory import Memory
 from pullback.fuzz.reach import phases
 from pullback.fuzz.run import Settings, run
 from pullback.fuzz.script import script
-from pullback.fuzz.shrink import shrink
+from pullback.fuzz.shrink import Server, shrink
 from pullback.fuzz.thresholds import thresholds
 from pullback.fuzz.trial import Trial
 from pullback.verify.subject import Subject, subjects
 
 NAMES = tuple(sorted(subjects()))
+CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
 
 
 def _trial(**changes: Any) -> Trial:
@@ -186,13 +188,13 @@ def test_arrays_lie_as_their_layout_says() -> None:
 
 
 def test_a_failure_is_shrunk() -> None:
-    class Server:
+    class Stub:
         def failure(self, task: dict[str, Any]) -> dict[str, str] | None:
             wide = task["choices"].get("shape.0", 0) >= 7
             return {"check": "layout", "what": ""} if wide else None
 
     made = {"function": 3, "shape.0": 900, "shape.1": 12, "x.seed": 5, "check.layout": 1}
-    best, alone = shrink({}, made, "layout", Server(), 10.0)  # type: ignore[arg-type]
+    best, alone = shrink({}, made, "layout", Stub(), 10.0)  # type: ignore[arg-type]
     assert alone
     assert {k: v for k, v in best.items() if v} == {
         "function": 3,
@@ -223,3 +225,20 @@ def test_scripts_run_by_themselves(check: str) -> None:
 
 def test_lines_of_functions_are_found() -> None:
     assert len(lines_of("tensor/layout.py")) > 40
+
+
+# --- past failures ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A child that runs stored trials; a crash is a failure of one, not of the suite."""
+    one = Server(tmp_path_factory.mktemp("corpus"), 300.0)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_past_failures_stay_mended(path: Path, server: Server) -> None:
+    stored = json.loads(path.read_text())
+    assert server.failure({"trial": stored["trial"]}) is None, stored["why"]

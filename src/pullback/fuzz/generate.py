@@ -27,7 +27,7 @@ from pullback.verify.subject import Arguments, Subject, subjects
 # Elements of the largest tensor, and how often: most cases are small, so that they are many.
 SIZES = (64, 2_000, 20_000, 150_000, 2_000_000)
 SIZE_WEIGHTS = (40, 46, 12, 1.5, 0.4)
-LARGE = 200_000
+LARGE = 30_000
 KNOWN = "known"
 THREADS = (1, 2, 3, 8)
 NUMBERS = (None, 7.5, -0.0, 1e-30, float("inf"), float("nan"))
@@ -51,6 +51,7 @@ MISTAKES: dict[str, str] = {
     "out that is read-only": "InvalidProblem",
     "out that overlaps itself": "InvalidProblem",
     "out that overlaps an input": "InvalidProblem",
+    "storage shorter than its shape": "BufferTooSmall",
     "mixed dtypes": "Unsupported",
     "misspelt option": "InvalidProblem",
 }
@@ -103,7 +104,7 @@ def generate(choices: Choices, source: Source) -> Trial:
     if not _complete(draw, subject, arrays, options, layouts, drawn, source.blank):
         refused += ("InvalidProblem",)
     arrays = {k: v for k, v in arrays.items() if k in names_taken}
-    mistake = "" if refused else _mistake(draw, subject, arrays, options)
+    mistake = "" if refused else _mistake(draw, subject, arrays, options, source)
     refused += (MISTAKES[mistake],) if mistake else ()
     layouts["out"] = drawn.one("out", _rank_of_results(draw, arrays), True)
     big = max((v.size for v in arrays.values()), default=0) > LARGE
@@ -284,7 +285,13 @@ def _left_out(
     return True
 
 
-def _mistake(draw: Draw, subject: Subject, arrays: dict[str, Any], options: dict[str, Any]) -> str:
+def _mistake(
+    draw: Draw,
+    subject: Subject,
+    arrays: dict[str, Any],
+    options: dict[str, Any],
+    source: Source,
+) -> str:
     """Now and then something is wrong with the call, in its own words in `MISTAKES`."""
     if not draw.chance("mistake", 0.03):
         return ""
@@ -303,7 +310,9 @@ def _mistake(draw: Draw, subject: Subject, arrays: dict[str, Any], options: dict
         if not named:
             return ""
         options[draw.pick("mistake.option", named)] = "frist"
-    if mistake.startswith("out") and not _takes_out(subject, {**arrays, **options}):
+    if mistake.startswith("storage") and "torch" not in source.checks:
+        return ""
+    if mistake.startswith(("out", "storage")) and not _takes_out(subject, {**arrays, **options}):
         return ""
     return mistake
 

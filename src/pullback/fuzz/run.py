@@ -17,7 +17,7 @@ from pullback.fuzz.process import Child
 from pullback.fuzz.shrink import CRASH, HANG, Server, shrink
 from pullback.fuzz.trial import Trial
 
-TIMEOUT = 120.0  # seconds at one case: on an empty cache its kernels have to be compiled
+TIMEOUT = 300.0  # seconds at one case: on an empty cache its kernels have to be compiled
 MOST_FAILURES = 40  # of one run: more tell nothing new
 SHRUNK = 8  # different failures that are made smaller,
 SHRINKING = 40.0  # for so many seconds each

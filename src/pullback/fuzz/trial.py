@@ -41,6 +41,11 @@ class Trial:
         return subjects()[self.function]
 
     @property
+    def apart(self) -> bool:
+        """Whether the mistake is not one of the arguments, so that other forms do not have it."""
+        return self.mistake.startswith(("out", "storage"))
+
+    @property
     def arguments(self) -> Arguments:
         return {**self.arrays, **self.options}
 

@@ -62,11 +62,14 @@ def largest(name: str) -> Scale:
 @dataclass(frozen=True)
 class Bound:
     """At most `ulps` at the size that `scale` gives. `factors` are arguments that are multiplied in
-    the accumulator, one after the other: what leaves its range on the way is not held to it."""
+    the accumulator, one after the other: what leaves its range on the way is not held to it. Where
+    the argument `infinite` is not finite, it is multiplied by weights that may underflow: infinity
+    and NaN are then the same."""
 
     ulps: float = 1.0
     scale: Scale = result
     factors: tuple[str, ...] = ()
+    infinite: str = ""
 
     def limit(self, array: Any) -> float:
         """Where the accumulator is no wider than the result, roundings add up along the axis."""
@@ -82,7 +85,7 @@ BOUNDS: dict[str, Bound] = {
     "cummax_backward": Bound(1, terms("dy")),
     "cummin_backward": Bound(1, terms("dy")),
     "logcumsumexp": Bound(2, one),
-    "logcumsumexp_backward": Bound(4, terms("dy")),
+    "logcumsumexp_backward": Bound(4, terms("dy"), infinite="dy"),
     "lerp": Bound(3, terms("a", negated=("b", "weight"))),
     "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight"))),
     "softmax": Bound(4),
@@ -118,13 +121,16 @@ def excused(
     info = ml_dtypes.finfo(element.accumulator.dtype)
     most = np.longdouble(info.max) / 4
     finite = {k: _changed(v, np.asarray) for k, v in arguments.items()}
+    vague = np.zeros(got.shape, np.bool_)
+    if bound.infinite and not np.isfinite(arguments[bound.infinite]).all():
+        vague = ~np.isfinite(got) & ~np.isfinite(want)
     with np.errstate(all="ignore"):
         sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
         # Terms of one sign overflow to their infinity, whatever the order.
         cancels = (np.abs(sums) < 0.999 * sizes) | (np.sign(sums) != np.sign(want))
         found = (sizes > most) & cancels
         if not bound.factors:
-            return np.broadcast_to(found, got.shape)
+            return np.asarray(found | vague)
         grown = {k: _changed(v, _growth) for k, v in arguments.items() if k in bound.factors}
         tamed = {k: _changed(v, np.asarray, 1) for k, v in arguments.items() if k in bound.factors}
         largest, rest = (

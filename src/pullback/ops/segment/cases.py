@@ -103,7 +103,8 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     """One random problem for a function that takes these arguments."""
     n = draw.extent("rows", draw.size)
     columns = draw.shape("columns", size=max(draw.size // max(n, 1), 1))
-    segments = draw.extent("segments", min(2 * n + 8, draw.size))
+    most = max(draw.size // max(int(np.prod(columns)), 1), 1)
+    segments = draw.extent("segments", min(2 * n + 8, most))
     ids = draw.ids("ids", n, segments)
     arrays = {"x": draw.values("x", (n, *columns)), "segment_ids": ids}
     if "dy" in names:
