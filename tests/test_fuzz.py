@@ -212,7 +212,7 @@ def test_a_child_that_dies_is_started_again() -> None:
             killed.append(children[0].number)
             children[0].process.kill()
 
-    report = run(source, Settings(cases=500), watch)
+    report = run(source, Settings(cases=200), watch)
     assert [f.check for f in report.failures] == ["crash"]
     assert report.restarts == 1
     assert "SIGKILL" in report.failures[0].what
