@@ -107,6 +107,12 @@ class Call:
         )
 
 
+# The return annotation of a body says how many results its function has, beside the one that an
+# option adds: one for Call.
+Pair = Call
+Several = Call  # two, or more where more was given
+
+
 class Function:
     """A public function of the library, for every array family.
 
@@ -142,6 +148,7 @@ class Function:
         self.required = {
             name for name in self.tensors if "None" not in str(own.parameters[name].annotation)
         }
+        self.returns = str(own.return_annotation)
         self.indices = {
             name for name in self.tensors if str(own.parameters[name].annotation)[0] == "I"
         }

@@ -12,7 +12,7 @@ import inspect
 import linecache
 import sys
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,14 @@ def {name}({signature}):
 _OPTION = """\
 if {name} is not default_{name}:
         options["{name}"] = {name}"""
+
+
+# Whatever kind of array goes in comes out.
+Array = TypeVar("Array")
+
+# What a function returns, by the annotation of its body, and options that add a second result.
+RETURNS = {"Call": "Array", "Pair": "tuple[Array, Array]", "Several": "tuple[Array, ...]"}
+SECOND = ("return_indices", "sparse")
 
 
 class Loaded:
@@ -72,9 +80,20 @@ def face_of(function: Any) -> FunctionType:
     face = scope[function.name]
     assert isinstance(face, FunctionType)
     face.__module__, face.__doc__ = "pullback", function.__doc__
-    face.__annotations__ = function.body.__annotations__ | {"out": Any}
+    face.__annotations__ = _annotations(function)
     face.function = function  # type: ignore[attr-defined]
     return face
+
+
+def _annotations(function: Any) -> dict[str, Any]:
+    """Types of arguments and results as callers see them: a body takes views and returns a call."""
+    names = {"Array": Array, "Tensor": Array, "Indices": Array | Any}
+    written = {**function.body.__annotations__, "return": RETURNS[function.returns]}
+    if any(name in written for name in SECOND):
+        written["return"] += f" | {RETURNS['Pair']}"
+    known = function.body.__globals__ | names
+    hints = {name: eval(text, known) for name, text in written.items() if name != "return"}
+    return {**hints, "out": Any, "return": eval(written["return"], known)}
 
 
 def _spelt(parameters: list[inspect.Parameter]) -> list[str]:

@@ -8,7 +8,7 @@ from pullback.ops.recurrence.contract import (
     LinearScanDescriptor,
     LinearScanPlan,
 )
-from pullback.plan.function import Call, Function, Tensor, axis_of
+from pullback.plan.function import Call, Function, Pair, Tensor, axis_of
 
 
 @Function
@@ -26,7 +26,7 @@ def linear_scan(a: Tensor, b: Tensor, axis: int = -1, *, reverse: bool = False) 
 @Function
 def linear_scan_backward(
     dh: Tensor, a: Tensor, h: Tensor, axis: int = -1, *, reverse: bool = False
-) -> Call:
+) -> Pair:
     """Gradients of `linear_scan`: (da, db)."""
     desc = LinearScanBackwardDescriptor(
         input_shape=dh.shape,
