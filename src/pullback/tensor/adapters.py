@@ -164,6 +164,9 @@ def _torch_key(tensor: Any) -> tuple[Any, ...]:
 
 
 def _torch_address(tensor: Any) -> int:
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is not None and isinstance(tensor, fake.FakeTensor):  # which warns that it has none
+        return 0
     try:
         return int(tensor.data_ptr())
     except RuntimeError:  # a tensor that torch traces: it has a shape and no memory
