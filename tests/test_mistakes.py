@@ -114,3 +114,48 @@ def test_no_cast_that_drops_imaginary_parts_is_advised(array: Any) -> None:
     with pytest.raises(pb.Unsupported, match=r"x\.real and x\.imag are\), got") as caught:
         pb.cumsum(array)
     assert "cast" not in str(caught.value)
+
+
+# --- tensors are called what the caller calls them ----------------------------------------------
+
+TABLE = np.arange(12.0).reshape(6, 2)
+IDS = np.array([0, 0, 1, 1, 2, 2])
+SHARED = np.zeros(6)
+ODD = np.zeros(6 * 8 + 1, np.uint8)[1:].view(np.float64).reshape(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: pb.cumprod(SHARED, out=SHARED[::-1]), "`out` must be memory apart from `x` or"),
+        (
+            lambda: pb.cumprod(torch.from_numpy(SHARED)[1:], out=torch.from_numpy(SHARED)[:-1]),
+            "`out` must be memory apart from `x` or",
+        ),
+        (
+            lambda: pb.segment_sum(TABLE, IDS, 3, out=TABLE[:3]),
+            "`out` must be memory apart from `x`,",
+        ),
+        (
+            lambda: pb.segment_max_backward(TABLE[:3], TABLE.copy(), IDS, out=TABLE),
+            "`out` must be memory apart from `dy`,",
+        ),
+        (
+            lambda: pb.cummax(
+                TABLE[:, 0], return_indices=True, out=(SHARED, SHARED.view(np.int64))
+            ),
+            r"`out\[0\]` must be memory apart from `out\[1\]`,",
+        ),
+        (lambda: pb.segment_sum(ODD, IDS[:3], 3), "`x` must be at a multiple of 8 bytes,"),
+        (
+            lambda: pb.segment_sum(TABLE[:3], IDS[:3], 3, out=ODD),
+            "`out` must be at a multiple of 8 bytes,",
+        ),
+    ],
+    ids=["numpy", "torch", "segment", "gradient", "two results", "odd input", "odd result"],
+)
+def test_errors_about_memory_name_the_argument(call: Callable[[], Any], sentence: str) -> None:
+    """Not the slot of the plan; at a first call and at one that was seen before."""
+    for _ in range(2):
+        with pytest.raises(pb.PullbackError, match=sentence):
+            call()

@@ -221,9 +221,19 @@ def prepare(
             tensors[position] = _result(op, slots[position], call.descriptor, spec, array, family)
     positional = function.parameters[: len(args)]
     arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
-    launch = plan.lay_out(tensors, op)
+    launch = plan.lay_out(tensors, op, _argument_names(call, names))
     reaches = [_reach(view) for view in tensors]
     return Ready(op, call, launch, plan, positional, arrays, maker, reaches)
+
+
+def _argument_names(call: Call, slots: Sequence[str]) -> list[str]:
+    """What the caller calls the tensors of the slots: arguments, and `out` for results."""
+    count = len(call.returns)
+    names = {name: "out" if count == 1 else f"out[{i}]" for i, name in enumerate(call.returns)}
+    for name, view in call.tensors.items():
+        if isinstance(view, TensorRef) and view.origin is not None:
+            names[name] = view.origin[0]
+    return [names.get(name, name) for name in slots]
 
 
 def _reach(view: Any) -> int:

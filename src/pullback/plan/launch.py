@@ -98,12 +98,16 @@ UNUSED = object()  # in place of an argument that a plan does not look at
 
 
 class Launch:
-    """One (plan, layouts) pair, ready to run on any addresses."""
+    """One (plan, layouts) pair, ready to run on any addresses. `names` are what errors call the
+    tensors of the slots: for a function, its own arguments."""
 
-    __slots__ = ("_door", "_native", "_op", "_rules", "_slots", "runner")
+    __slots__ = ("_door", "_names", "_native", "_op", "_rules", "_slots", "runner")
 
-    def __init__(self, slots: Sequence[Slot], op: str, rules: Rules, runner: Runner) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], op: str, rules: Rules, runner: Runner, names: Sequence[str]
+    ) -> None:
         self._op, self._slots, self._rules, self.runner = op, slots, rules, runner
+        self._names = names
         self._native = runner if isinstance(runner, NativeRunner) else None
         self._door: Any = None
 
@@ -137,13 +141,13 @@ class Launch:
         freed, alignment and aliasing."""
         for position, low_bits in self._rules.aligned:
             if not addresses[position]:
-                name = self._slots[position].name
+                name = self._names[position]
                 low, high = TensorRef(arrays[position], op=self._op, argument=name).bounds()
                 raise BufferTooSmall(self._op, name, high - low, 0)
             if addresses[position] & low_bits:
                 raise MisalignedOperand(
                     self._op,
-                    self._slots[position].name,
+                    self._names[position],
                     f"at a multiple of {low_bits + 1} bytes",
                     f"address {addresses[position]:#x}",
                 )
@@ -165,7 +169,7 @@ class Launch:
                 raise InvalidProblem(
                     self._op,
                     "workspace",
-                    f"memory apart from `{self._slots[other].name}`",
+                    f"memory apart from `{self._names[other]}`",
                     "memory that shares elements with it",
                 )
 
@@ -176,8 +180,8 @@ class Launch:
             allowed = " or exactly its buffer" if rival.name in slot.in_place_of else ""
             raise InvalidProblem(
                 self._op,
-                slot.name,
-                f"memory apart from `{rival.name}`{allowed}",
+                self._names[out],
+                f"memory apart from `{self._names[other]}`{allowed}",
                 "memory that shares elements with it",
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -287,14 +287,15 @@ class Plan(Generic[D, A]):
             arrays[position] = array = adapter.convert(array)
         return adapter.key(array), adapter.address(array)
 
-    def lay_out(self, arrays: list[Any], op: str = "") -> Launch:
+    def lay_out(self, arrays: list[Any], op: str = "", names: Sequence[str] = ()) -> Launch:
         """Validate tensors against the descriptor and lay the launch out for their strides. Errors
-        name `op`: the plan's own, unless a function asks."""
+        name `op` and `names`: the plan's own and its slots, unless a function asks."""
         lent = 0 if op else self.workspace_size  # a function has a workspace of its own
         op, slots = op or self.op, self.record.slots
+        names = names or [slot.name for slot in slots]
         views = self._checked(arrays, op)
         rules = Rules.of(slots, views, lent)
-        return Launch(slots, op, rules, self._runner(views, rules))
+        return Launch(slots, op, rules, self._runner(views, rules), names)
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""
