@@ -254,6 +254,20 @@ def test_a_bad_index_is_named_and_nothing_is_written(rng) -> None:
     assert (out == 7).all()
 
 
+@pytest.mark.parametrize("position", [0, 5, 30, 8191, 8192, 19_999])
+def test_a_negative_index_alone_is_named(position) -> None:
+    indices = np.ones(20_000, int)
+    indices[position] = -1
+    weight, offsets = np.ones((3, 2)), np.array([0])
+    for call in (
+        lambda: pb.embedding(weight, indices),
+        lambda: pb.embedding_bag(weight, indices, offsets),
+        lambda: pb.embedding_backward(np.ones((20_000, 2)), indices, 3),
+    ):
+        with pytest.raises(IndexOutOfRange, match=f"got -1 at position {position}$"):
+            call()
+
+
 def test_other_errors_are_sentences(rng) -> None:
     weight, indices, offsets = rng.standard_normal((9, 3)), np.array([1, 2, 3]), np.array([0, 1])
     dout = rng.standard_normal((2, 3))
@@ -319,8 +333,8 @@ def test_empty_everything() -> None:
 def test_winners_of_long_bags_follow_ids_of_either_width() -> None:
     """A bag cut into blocks reads its ids again when the blocks are combined."""
     rng = np.random.default_rng(3)
-    weight = rng.standard_normal((40, 5)).astype(np.float32)
-    ids, offsets = rng.integers(0, 40, 900), np.array([0, 3])
+    weight = rng.standard_normal((900, 5)).astype(np.float32)
+    ids, offsets = rng.permutation(900), np.array([0, 3])
     best, winners = pb.embedding_bag(weight, ids, offsets, mode="max", return_indices=True)
     narrow = ids.astype(np.int32)
     again = pb.embedding_bag(weight, narrow, offsets, mode="max", return_indices=True)
@@ -330,19 +344,18 @@ def test_winners_of_long_bags_follow_ids_of_either_width() -> None:
     assert (np.take_along_axis(weight, winners, 0) == best).all()
 
 
-def test_long_bags_pass_over_blocks_that_are_all_padding() -> None:
-    """Every value is below 0: what a block without rows leaves must not win."""
+@pytest.mark.parametrize("padded", [(256, 800), (0, 600), (900, 1500)])
+def test_long_bags_pass_over_blocks_that_are_all_padding(padded) -> None:
+    """Every value is below 0: what a block without rows leaves must not win, nor be forgotten."""
     rng = np.random.default_rng(4)
-    weight = -1 - rng.random((40, 5)).astype(np.float32)
-    ids = rng.integers(1, 40, 1500)
-    ids[256:800] = 0
-    for first in (0, 300):  # also where the first blocks have no rows
-        bag = ids[first:]
-        got, winners = pb.embedding_bag(
-            weight, bag, np.array([0]), mode="max", padding_idx=0, return_indices=True
-        )
-        assert (got == weight[bag[bag > 0]].max(0)).all()
-        assert (np.take_along_axis(weight, winners, 0) == got).all()
+    weight = -1 - rng.random((1500, 5)).astype(np.float32)
+    ids = rng.permutation(np.arange(1, 1501) % 1500)
+    ids[slice(*padded)] = 0
+    got, winners = pb.embedding_bag(
+        weight, ids, np.array([0]), mode="max", padding_idx=0, return_indices=True
+    )
+    assert (got == weight[ids[ids > 0]].max(0)).all()
+    assert (np.take_along_axis(weight, winners, 0) == got).all()
 
 
 def test_winners_that_no_position_holds_are_not_scaled() -> None:

@@ -152,3 +152,19 @@ def test_references_are_neither_lost_nor_kept() -> None:
         assert not plan._quickly(stream, NONE, args(x=X[:2]))
         assert not plan._quickly(stream, NONE, None)
     assert [sys.getrefcount(thing) for thing in things] == before
+
+
+@pytest.mark.parametrize("kind", [pb.ScanKind.CUMPROD, pb.ScanKind.LOG_CUMSUM_EXP])
+@pytest.mark.parametrize("n", [256, 257, 300, 512, 513, 1000])
+def test_nothing_is_written_behind_a_workspace(n: int, kind: pb.ScanKind) -> None:
+    desc = pb.ScanBackwardDescriptor(
+        kind=kind, input_shape=(5, n), scan_axis=1, element=pb.ElementKind.F16
+    )
+    plan = pb.ScanBackwardPlan.select(CPU, desc)
+    memory = np.full(plan.workspace_size + 4096, 7, np.uint8)
+    x = np.full((5, n), 0.999, np.float16)
+    assert (plan.workspace_size > 0) == (n > 256)
+    for _ in range(2):
+        given = pb.ScanBackwardArgs(dy=x, dx=np.empty_like(x), x=x)
+        plan.run(CPU, Workspace.of(memory[: plan.workspace_size]), given)
+        assert (memory[plan.workspace_size :] == 7).all()

@@ -267,7 +267,7 @@ SENTENCES = [
     (lambda: pb.cumsum(ones(3).astype(">f4")), "cumsum: `x` must be of float16, bfloat16, float32, float64 (x.astype('float32') casts), got float32 in foreign byte order"),
     (lambda: pb.cumsum(ones(3), 1), "cumsum: `axis` must be an integer in [-1, 1), got 1"),
     (lambda: pb.cumsum(ones(3), 0.0), "cumsum: `axis` must be an integer in [-1, 1), got 0.0"),
-    (lambda: pb.cumsum(ones(3), True), "cumsum: `axis` must be an integer in [-1, 1), got True"),
+    (lambda: pb.cumsum(ones(3, 4), True), "cumsum: `axis` must be an integer in [-2, 2), got True"),
     (lambda: pb.cumsum(ones(3), reverse=1), "cumsum: `reverse` must be True or False, got 1"),
     (lambda: pb.cumsum(ones(3), out=ones(4)), "cumsum: `out` must be of shape (3,), got shape (4,)"),
     (lambda: pb.cumsum(ones(3), out=ones(3, dtype=np.float64)), "cumsum: `out` must be float32 (out.astype('float32') casts), got an array of float64"),

@@ -283,3 +283,32 @@ def test_products_of_halves_leave_the_range_and_come_back(dtype: Any) -> None:
         pullback.cumprod_backward(_columns(dy), _columns(x), None),
     )
     assert [a.tobytes() for a in across] == [r.tobytes() for r in results]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_of_negative_zeros_are_negative(reverse: bool, dtype: Any) -> None:
+    """Whatever fills tails and neighbours must change nothing when added."""
+    for shape in ((3, 5), (40, 7), (2, 300), (70, 100), (1, 40_000)):
+        x = np.full(shape, -0.0).astype(dtype)
+        for axis in (0, 1):
+            for given in (x, x[:, ::-1], np.repeat(x, 2, 1)[:, ::2], np.asfortranarray(x)):
+                for scan in (pullback.cumsum, pullback.cumsum_backward):
+                    found = scan(given, axis, reverse=reverse).astype(float)
+                    assert np.signbit(found).all(), (shape, axis, scan)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_f64_scans_carry_what_rounding_takes(reverse: bool) -> None:
+    """In double the accumulator has no spare digits: its error is carried beside it."""
+    rng = np.random.default_rng(8)
+    for shape, axis in (((20_000,), 0), ((3, 4000), 1), ((4000, 20), 0)):
+        flip = slice(None, None, -1 if reverse else 1)
+        way = tuple(flip if k == axis else slice(None) for k in range(len(shape)))
+        for scan, x in (
+            (pullback.cumsum, rng.random(shape)),
+            (pullback.cumprod, np.exp(rng.uniform(-0.01, 0.01, shape))),
+        ):
+            wide = getattr(np, scan.__name__)(x[way].astype(np.longdouble), axis)[way]
+            error = np.abs(scan(x, axis, reverse=reverse) - wide) / np.spacing(wide.astype(float))
+            assert error.max() < 3, (scan.__name__, shape)

@@ -250,6 +250,78 @@ def test_sorted_functions_insist_on_order(rng) -> None:
         pb.segment_max(x[:3], np.array([9, -3, 1]), 5, indices_are_sorted=True, out_of_range="skip")
 
 
+@pytest.mark.parametrize("border", [8, 8191, 8192, 8193, 16384])
+def test_ids_that_descend_at_the_border_of_a_chunk_are_named(border) -> None:
+    """Ids are looked at in chunks of 8192, and eight at a time."""
+    ids = np.arange(20_000)
+    ids[border:] -= 5
+    with pytest.raises(InvalidProblem, match=f"got {border - 5} at position {border}"):
+        pb.segment_sum(np.ones((20_000, 1)), ids, 20_000, indices_are_sorted=True)
+
+
+@pytest.mark.parametrize("position", [1, 30, 8192, 19_999])
+def test_a_negative_id_alone_is_named(position) -> None:
+    ids = np.arange(20_000) // 4
+    ids[position] = -1
+    for ordered in (False, True):  # range comes before order
+        with pytest.raises(IndexOutOfRange, match=f"got -1 at position {position}$"):
+            pb.segment_sum(np.ones((20_000, 1)), ids, 5000, indices_are_sorted=ordered)
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_equal_shares_of_a_nan(reduction) -> None:
+    x, ids = np.array([np.nan, 1, np.nan, 2, 2]), np.array([0, 0, 0, 1, 1])
+    dx = backward(reduction, np.ones(2), x, ids, ties="split")
+    assert dx.tolist() == [0.5, 0, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257, 512])
+def test_segments_of_whole_blocks_are_written_once(rows) -> None:
+    """Threads begin wherever their share of the rows does, also at the very end of a segment."""
+    ids, before = np.repeat(np.arange(200), rows), pb.get_num_threads()
+    x = np.ones((len(ids), 1), np.float32)
+    try:
+        pb.set_num_threads(4)
+        for reduction, want in (("sum", rows), ("max", 1), ("prod", 1)):
+            assert (forward(reduction, x, ids, 200, indices_are_sorted=True) == want).all()
+    finally:
+        pb.set_num_threads(before)
+
+
+def test_an_index_of_other_segments_is_refused_though_calls_like_it_are_known(rng) -> None:
+    ids, x = rng.integers(0, 3, 9), rng.standard_normal((9, 2))
+    right, wrong = pb.prepare_segments(ids, 3), pb.prepare_segments(ids, 5)
+    desc = pb.UnsortedSegmentSumDescriptor(
+        num_inputs=9, embedding_dim=2, num_segments=3, element=ElementKind.F64
+    )
+    plan, cpu = pb.UnsortedSegmentSumPlan.select(pb.Stream.cpu(), desc), pb.Stream.cpu()
+    space = pb.Workspace.allocate(plan)
+
+    def run(index: Any) -> None:
+        args = {"input": x, "segment_ids": index, "output": np.empty((3, 2))}
+        plan.run(cpu, space, pb.UnsortedSegmentSumArgs(**args))
+
+    for _ in range(3):
+        pb.segment_sum(x, right, 3)
+        run(right)
+        with pytest.raises(InvalidProblem, match="for which the index"):
+            pb.segment_sum(x, wrong, 3)
+        with pytest.raises(InvalidProblem, match="for which the index"):
+            run(wrong)
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
+@pytest.mark.parametrize("rows", [1, 7, 256, 3000])
+def test_a_sum_of_negative_zeros_is_one(rows, element) -> None:
+    rows = min(rows, 256) if element is ElementKind.F64 else rows
+    for width in (1, 5, 64):
+        x = np.full((rows, width), -0.0).astype(element.dtype)
+        ids = np.zeros(rows, int)
+        sums = pb.segment_sum(x, ids, 1), pb.embedding_backward(x, ids, 1)
+        bags = pb.embedding_bag(x, np.arange(rows), np.array([0]), mode="sum")
+        assert all(np.signbit(found.astype(float)).all() for found in (*sums, bags))
+
+
 def test_other_errors_are_sentences(rng) -> None:
     x, ids = rng.standard_normal((4, 3)), np.array([0, 1, 1, 2])
     index = pb.prepare_segments(ids, 3)

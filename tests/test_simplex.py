@@ -318,3 +318,16 @@ def test_hard_rows_are_solved_within_the_steps_there_are(op: str, n: int) -> Non
     np.testing.assert_allclose(forward(op)(x).sum(-1), 1, atol=1e-12)
     # Across columns nothing is set aside, and the steps are the same to the last bit.
     np.testing.assert_array_equal(forward(op)(np.asfortranarray(x)), forward(op)(x))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_peaked_rows_keep_their_small_log_probabilities(dtype: Any) -> None:
+    """log(1 + e) of a small e, not of the rounded 1 + e."""
+    gaps = np.array([5.0, 10, 20, 40, 60, 80])
+    for shape in ((6, 2), (6, 40)):
+        x = np.full(shape, -np.inf, dtype)
+        x[:, 0], x[:, 1] = 0, -gaps
+        for given, axis in ((x, 1), (x.T.copy(), 0)):
+            top = pullback.log_softmax(given, axis).max(axis)
+            want = -np.log1p(np.exp(-gaps.astype(np.longdouble)))
+            assert np.abs(top / want - 1).max() < 4 * np.finfo(dtype).eps

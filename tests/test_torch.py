@@ -135,6 +135,18 @@ def test_out_has_no_gradient() -> None:
         pullback.cumsum(x, out=torch.empty(3, 4))
 
 
+def test_a_gradient_does_not_change_what_is_returned() -> None:
+    """The maxima of bags record their positions for it, and show them to nobody."""
+    table, ids, starts = torch.rand(5, 3), torch.tensor([0, 4, 2, 2]), torch.tensor([0, 3])
+    for _ in range(3):
+        for weight in (table, table.clone().requires_grad_(True)):
+            found = pullback.embedding_bag(weight, ids, starts, mode="max")
+            assert isinstance(found, torch.Tensor)
+            both = pullback.embedding_bag(weight, ids, starts, mode="max", return_indices=True)
+            assert isinstance(both, tuple)
+            assert torch.equal(found, both[0])
+
+
 def test_registered_ops_leave_accumulate_into_as_it_is() -> None:
     pullback.cumsum(torch.ones(1))  # registers them
     dout, indices, into = torch.ones(3, 2), torch.tensor([0, 1, 1]), torch.full((3, 2), 5.0)
