@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run fuzz test test-slow test-gpu hashes bench race lint clean
+.PHONY: run fuzz test test-slow test-gpu hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -28,10 +28,6 @@ test-slow: $(VENV)/.all
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu
 
-# After a kernel's bits or the cases have changed: the table of hashes anew.
-hashes: $(VENV)/.warm
-	$(BIN)/python -m pullback.verify.hashes --write
-
 # The full table of this machine: leave it alone meanwhile.
 bench: $(VENV)/.all
 	$(BIN)/pullback bench --save benchmarks/results.json
@@ -42,6 +38,11 @@ ROWS   ?=
 FLOORS ?= --floor 0.95 --mean-floor 0.98
 race: $(VENV)/.all
 	$(BIN)/pullback race $(BASE) --rows '$(ROWS)' $(FLOORS)
+
+# Plants faults, one at a time, in a copy of the tree: is every one of them seen? About an hour.
+MUTANTS ?=
+mutants: $(VENV)/.warm
+	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check .

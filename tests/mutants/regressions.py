@@ -1,0 +1,38 @@
+"""Faults that gave wrong results once, planted again."""
+
+from mutants import Fuzz, Mutant, Suite, laws
+
+MUTANTS = (
+    Mutant(
+        "scans: permuted lines are taken for adjacent ones",
+        "ops/scan/cpu_panels.py",
+        "        beside = beside and start == starts[0] + done\n",
+        "        beside = beside and (start == starts[0] + done or done + run < count)\n",
+        "wrong values for permuted, strided inputs of rank 4 and more",
+        (Suite("test_kernel_regressions.py", "permuted"), laws("cumsum"), Fuzz("cumsum")),
+    ),
+    Mutant(
+        "segment backward: rows that run backwards are written beyond",
+        "ops/segment/cpu_panel.py",
+        "NOWHERE = -NO_LIMIT  #",
+        "NOWHERE = 0  #",
+        "writes outside `out` where its rows have negative strides",
+        (laws("segment_mean_backward"), Fuzz("segment_mean_backward")),
+    ),
+    Mutant(
+        "torch: a known call on a storage that is too short",
+        "cpu/door.py",
+        "    if not is_inside_storage(at(slot[STORAGE_AT]), word, place, slot[REACH]):\n        return STRANGE\n",
+        "",
+        "reads and writes behind a storage that was made smaller",
+        (Suite("test_foreign_memory.py", "before_and_after and cumsum"),),
+    ),
+    Mutant(
+        "torch.jit.trace: a known call returns a constant",
+        "frontends/torch_launch.py",
+        "            torch._C._is_tracing: False,\n",
+        "",
+        "a traced graph holds the result of the call it was traced with",
+        (Suite("test_torch_tracing.py", "jit_trace_records"),),
+    ),
+)
