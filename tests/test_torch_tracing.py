@@ -127,6 +127,35 @@ def test_overload_of_a_flag_names_the_flag() -> None:
         op(X, 0, return_indices=False)
 
 
+# --- torch.jit.script -----------------------------------------------------------------------------
+
+
+def _scripted(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    values, positions = pb.cummax(pb.cumsum(x, 0), axis=0, return_indices=True)
+    blended = pb.lerp(values, x, 0.3)
+    return pb.segment_sum(blended, ids, num_segments=x.size(0)) + positions.sum()
+
+
+def test_jit_script_takes_functions_for_their_ops() -> None:
+    script = torch.jit.script(_scripted)
+    file = io.BytesIO()
+    torch.jit.save(script, file)
+    file.seek(0)
+    for graph in (script, torch.jit.load(file)):
+        _same(graph, _scripted, (X, IDS), grad=True)
+        _same(graph, _scripted, (LONGER, MORE_IDS), grad=True)
+    for module in (pbnn.Sparsemax(0), pbnn.Entmax15()):
+        assert torch.equal(torch.jit.script(module)(X), module(X))
+
+
+@pytest.mark.parametrize("name", ["Embedding", "EmbeddingBag of a matrix", "SegmentPool"])
+def test_jit_script_of_other_modules_is_refused_in_one_sentence(name: str) -> None:
+    module = CALLS[name][0]
+    for given in (module, torch.nn.Sequential(module)):
+        with pytest.raises(pb.Unsupported, match=r"must be traced .* or exported"):
+            torch.jit.script(given)
+
+
 # --- torch.fx -------------------------------------------------------------------------------------
 
 

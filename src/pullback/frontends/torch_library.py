@@ -245,6 +245,18 @@ OPS = {
 }
 
 
+def _tell_torchscript() -> None:
+    """Have torch.jit.script take the functions for their ops, where this torch can be told."""
+    table = getattr(torch.jit, "_builtins", None)
+    tell = getattr(table, "_register_builtin", None)
+    if tell is not None:
+        for name, function in FUNCTIONS.items():
+            tell(function.face, f"pullback::{name}")
+
+
+_tell_torchscript()
+
+
 def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:
     """Call the registered op."""
     if len(args) > len(function.parameters):

@@ -59,13 +59,22 @@ def _one_node(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+class _Unscripted:
+    """A module that torch.jit.script cannot compile says so in a sentence."""
+
+    def __prepare_scriptable__(self) -> Any:
+        name = type(self).__name__
+        expected = "traced (torch.jit.trace) or exported (torch.export)"
+        raise Unsupported(name, "module", expected, "torch.jit.script")
+
+
 def _refuse_norm(module: torch.nn.Module, max_norm: float | None) -> None:
     if max_norm is not None:
         name = type(module).__name__
         raise Unsupported(name, "max_norm", "None (the table is never changed)", repr(max_norm))
 
 
-class Embedding(torch.nn.Embedding):  # type: ignore[misc]
+class Embedding(_Unscripted, torch.nn.Embedding):  # type: ignore[misc]
     """`torch.nn.Embedding` with a deterministic gradient, summed in order and rounded once."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -107,7 +116,7 @@ def embedding(
     return _WithGradient.apply(gradient, ("indices",), weight, value, input)
 
 
-class EmbeddingBag(torch.nn.EmbeddingBag):  # type: ignore[misc]
+class EmbeddingBag(_Unscripted, torch.nn.EmbeddingBag):  # type: ignore[misc]
     """`torch.nn.EmbeddingBag` with a deterministic gradient, summed in order and rounded once."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -226,7 +235,7 @@ class Entmax15(torch.nn.Module):  # type: ignore[misc]
         return f"dim={self.dim}"
 
 
-class SegmentPool(torch.nn.Module):  # type: ignore[misc]
+class SegmentPool(_Unscripted, torch.nn.Module):  # type: ignore[misc]
     """Rows pooled by segment: `reduce` is "sum", "mean", "max", "min" or "prod"."""
 
     def __init__(
