@@ -204,7 +204,7 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
 
 
 class ScanBackwardPlan(Plan[ScanBackwardDescriptor, ScanBackwardArgs]):
-    """Backward scans along one axis: linear, division-free."""
+    """Backward scans along one axis: in linear time, never dividing by an input."""
 
     record = PlanRecord(
         name="ScanBackward",

@@ -1,0 +1,47 @@
+"""What the README shows runs, and what pages say is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import pullback.torch.nn as ours
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_readme_runs_as_it_stands() -> None:
+    """All of its Python, one block after the other; the plan's gradient is that of the function."""
+    page, names = ROOT / "README.md", dict[str, Any]()
+    text = page.read_text()
+    blocks = [*re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    for block in blocks:
+        before = "\n" * text[: block.start(1)].count("\n")  # so that errors point to the line
+        exec(compile(before + block[1], str(page), "exec"), names)
+    assert len(blocks) == text.count("```python") >= 3
+    want = names["pb"].cumprod_backward(names["dy"], names["x"], names["y"])
+    np.testing.assert_array_equal(names["dx"], want)
+
+
+def test_pages_do_not_promise_to_be_free_of_division() -> None:
+    """Means, entmax15 and sparsemax divide, by counts and sums; nothing divides by an input."""
+    assert not [page.name for page in DOCUMENTS if "division-free" in page.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("nn", "gradient"), [(torch.nn, [1.0, 1 / 3, 1 / 3]), (ours, [1.0, 1.0, 1.0])]
+)
+def test_frequencies_of_bags_differ_as_stated(nn: Any, gradient: list[float]) -> None:
+    """docs/differences.md: PyTorch divides by how often other rows occur."""
+    bag = nn.EmbeddingBag(3, 1, mode="sum", scale_grad_by_freq=True)
+    bag(torch.tensor([0, 0, 0, 1, 2]), torch.tensor([0])).sum().backward()
+    torch.testing.assert_close(bag.weight.grad.ravel(), torch.tensor(gradient))
