@@ -94,7 +94,10 @@ def generate(choices: Choices, source: Source) -> Trial:
     draw = Draw(choices, element, index, size, thresholds(), source.blank)
     case = _known(draw, subject) or family_draw(subject.family)(draw, subject.function.parameters)
     refused = case.refused
-    arrays = {k: _cast(v, element, index) for k, v in case.arrays.items()}
+    wide = ElementKind.I64
+    arrays = {
+        k: _cast(v, element, wide if k in case.wide else index) for k, v in case.arrays.items()
+    }
     options = dict(case.options) if case.name == KNOWN else _options(draw, subject, case)
     drawn = Layouts(draw)
     layouts = {k: drawn.one(k, v.ndim, False) for k, v in arrays.items()}
@@ -141,7 +144,8 @@ def _known(draw: Draw, subject: Subject) -> Case | None:
     if found is None:
         return None
     arrays = {k: v for k, v in found.items() if isinstance(v, np.ndarray)}
-    return Case(KNOWN, arrays, {k: v for k, v in found.items() if k not in arrays})
+    wide = tuple(k for k, v in arrays.items() if v.dtype == np.int64)
+    return Case(KNOWN, arrays, {k: v for k, v in found.items() if k not in arrays}, wide=wide)
 
 
 @cache
@@ -229,7 +233,7 @@ def _broadcast(array: Any, layout: Layout) -> Any:
     if all(layout.steps) or not array.size:
         return array
     once = tuple(slice(None) if step else slice(0, 1) for step in layout.steps)
-    return np.ascontiguousarray(np.broadcast_to(array[once], array.shape))
+    return np.broadcast_to(array[once], array.shape).copy()
 
 
 def _complete(

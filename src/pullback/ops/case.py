@@ -23,7 +23,8 @@ class Case:
     dtypes under test, and crosses it with the options of single ops (ties, mode, ...).
 
     `refused` names the errors of which a call on it must raise one. `alternatives` are other forms
-    of an argument that must change nothing: made of the array by the function given.
+    of an argument that must change nothing: made of the array by the function given. Arrays of the
+    names in `wide` stay int64.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     alternatives: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    wide: tuple[str, ...] = ()
 
 
 def _with(row: Array, value: float, *where: int | slice) -> Array:

@@ -17,6 +17,7 @@ from pullback.contract.element import ElementKind
 from pullback.verify.subject import Arguments, Subject
 
 Scale = Callable[[Subject, Arguments], tuple[Any, ...]]
+_OF: dict[Scale, tuple[str, ...]] = {}  # the terms of a scale
 _NO_WIDER = 16
 _ROUNDINGS = 64  # of subnormal products that may come together
 _RESULTS = 3  # at most this many arrays are returned
@@ -44,6 +45,7 @@ def terms(*names: str, negated: tuple[str, ...] = ()) -> Scale:
         sizes.update({k: -np.abs(v) for k, v in arguments.items() if k in negated})
         return tuple(_size(truth) for truth in subject.truth({**arguments, **sizes}))
 
+    _OF[scale] = (*names, *negated)
     return scale
 
 
@@ -122,8 +124,9 @@ def excused(
     bound = bound_of(subject)
     element = next(ElementKind.of(v) for v in arguments.values() if _is_floating(v))
     info = ml_dtypes.finfo(element.accumulator.dtype)
-    most = np.longdouble(info.max) / 4
-    finite = {k: _changed(v, np.asarray) for k, v in arguments.items()}
+    top = np.longdouble(info.max)
+    terms_of = _OF.get(bound.scale, tuple(arguments))
+    finite = {k: _changed(v, np.asarray) if k in terms_of else v for k, v in arguments.items()}
     vague = np.zeros(got.shape, np.bool_)
     if bound.weighted:
         sizes = np.abs(arguments[bound.weighted].astype(np.longdouble))
@@ -136,10 +139,12 @@ def excused(
         sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
         if bound.divided:
             count = max(v.size for v in arguments.values() if isinstance(v, np.ndarray))
-            vague |= (np.abs(want) * count > most) & ~np.isfinite(got)
-        # Terms of one sign overflow to their infinity, whatever the order.
-        cancels = (sizes - np.abs(sums) > most) | (np.sign(sums) != np.sign(want))
-        found = (sizes > most) & cancels
+            near = (np.abs(want) <= top) & (np.abs(want) * count > top / 4)
+            vague |= near & ~np.isfinite(got)
+        # Terms of one sign overflow to their infinity or fit, whatever the order.
+        larger, smaller = (sizes + np.abs(sums)) / 2, (sizes - np.abs(sums)) / 2
+        sure = np.where(np.abs(sums) > top, smaller < top / 4, smaller <= 1e-9 * larger)
+        found = (larger > top / 2) & (~sure | (np.sign(sums) != np.sign(want)))
         if not bound.factors:
             return np.asarray(found | vague)
         grown = {k: _changed(v, _growth) for k, v in arguments.items() if k in bound.factors}
@@ -151,7 +156,7 @@ def excused(
         underflow = largest * np.longdouble(info.smallest_subnormal) * _ROUNDINGS
         # An underflow times infinity is NaN.
         vanished = np.isnan(got) & (rest < info.smallest_normal)
-    return np.asarray(found | vague | (largest > most) | (lost <= underflow) | vanished)
+    return np.asarray(found | vague | (largest > top / 4) | (lost <= underflow) | vanished)
 
 
 def _growth(values: Any) -> Any:

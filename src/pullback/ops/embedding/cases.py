@@ -166,14 +166,20 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
             arrays["per_sample_weights"] = draw.values("per_sample_weights", (count,))
     if "dout" in names:
         arrays["dout"] = draw.values("dout", (*lead, columns))
+    if options.get("mode") == "max" and "output_index" in names and draw.chance("winners", 0.2):
+        winners = draw.ids("output_index", lead[0] * columns, rows) - draw.chance("empty")
+        arrays["output_index"] = winners.reshape(*lead, columns)
     if rows and draw.chance("padded", 0.3):
         options["padding_idx"] = draw.integer("padding_idx", -rows, rows - 1)
     options["out_of_range"] = draw.pick("out_of_range", ("skip", "error"), (2, 1))
     outside = bool(((ids < 0) | (ids >= rows)).any())
+    winners = arrays.get("output_index", ids)
+    outside |= bool(((winners < -1) | (winners >= rows)).any())
     draw.refuse("IndexOutOfRange", when=outside and options["out_of_range"] == "error")
     options["sparse"] = "sparse" in names and draw.chance("sparse", 0.1)
     if "accumulate_into" in names and not options["sparse"] and draw.chance("accumulate", 0.2):
         arrays["accumulate_into"] = draw.values("accumulate_into", (rows, columns))
     prepared = {"indices": lambda given: prepare_segments(given.reshape(-1), rows)}
     flat = "dout" in names and "offsets" not in names
-    return Case("drawn", arrays, options, draw.refused, prepared if flat else {})
+    wide = ("output_index",)
+    return Case("drawn", arrays, options, draw.refused, prepared if flat else {}, wide)
