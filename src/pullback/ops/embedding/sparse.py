@@ -59,6 +59,8 @@ def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids,
     if getattr(desc, "include_last_offset", False):
         last = max(0, *_flat(given["offsets"])[-1:])
         ids = np.where(np.arange(ids.size) < last, ids, -1)
+    elif getattr(desc, "num_bags", 1) == 0:
+        ids = np.full(ids.size, -1)  # positions in no bag give nothing to any row
     receivers = _flat(given["output_index"]) if getattr(desc, "mode", "") == "max" else ids
     seen = np.zeros(extent, np.bool_)
     seen[receivers[_kept(receivers, extent, padding)]] = True
