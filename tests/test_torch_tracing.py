@@ -156,6 +156,40 @@ def test_jit_script_of_other_modules_is_refused_in_one_sentence(name: str) -> No
             torch.jit.script(given)
 
 
+# --- torch.export ---------------------------------------------------------------------------------
+
+
+class _Whole(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.bags = pbnn.Embedding(10, 4), pbnn.EmbeddingBag(10, 4, mode="max")
+        self.pool, self.map = pbnn.SegmentPool("mean"), pbnn.Sparsemax()
+
+    def forward(self, ids: torch.Tensor, starts: torch.Tensor, groups: torch.Tensor) -> Any:
+        rows = pb.linear_scan(torch.sigmoid(self.table(ids)), self.table(ids), 0)
+        pooled = self.pool(pb.cumsum(rows, 0), groups, ids.shape[0])
+        return self.map(pooled).sum() + self.bags(ids, starts).sum()
+
+
+@pytest.mark.slow
+def test_strict_export_after_compile_saves_and_loads() -> None:
+    def given(count: int) -> Tensors:
+        return torch.arange(count) % 10, torch.arange(0, count, 3), torch.arange(count) // 2
+
+    module = _Whole()
+    compiled = torch.compile(module, backend="aot_eager")
+    for count in (9, 12, 15):
+        compiled(*given(count)).backward()
+    extents = tuple({0: torch.export.Dim.AUTO} for _ in range(3))
+    program = torch.export.export(module, given(9), strict=True, dynamic_shapes=extents)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for count in (9, 12, 21):
+        assert torch.equal(loaded(*given(count)), module(*given(count)))
+
+
 # --- torch.fx -------------------------------------------------------------------------------------
 
 

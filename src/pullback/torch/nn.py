@@ -46,14 +46,17 @@ class _WithGradient(torch.autograd.Function):  # type: ignore[misc]
         return None, None, found, None, *(None for _ in names)
 
 
+_USUAL = frozenset((Tensor, torch.nn.Parameter, type(None)))
+
+
 def _one_node(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """To torch.fx, whose proxies have neither rank nor values, a call is one node of the graph."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Tensor:
-        proxies = [value for value in args if not isinstance(value, Tensor) and overrides(value)]
-        if proxies:
-            return torch.overrides.handle_torch_function(call, proxies, *args, **options)
+        for value in args:
+            if type(value) not in _USUAL and overrides(value):
+                return torch.overrides.handle_torch_function(call, [value], *args, **options)
         return function(*args, **options)
 
     return call
