@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import pullback
+from pullback.ops.simplex import oracle
 from pullback.ops.simplex.cpu import GROUPED
 from pullback.ops.simplex.cpu_panels import SHORT
 from pullback.ops.simplex.cpu_shelf import KEPT
 from pullback.ops.simplex.cpu_sparse import STEPS
+from pullback.verify.laws import same_bits
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 MAPS = ("softmax", "log_softmax", "sparsemax", "entmax15")
@@ -331,3 +333,27 @@ def test_peaked_rows_keep_their_small_log_probabilities(dtype: Any) -> None:
             top = pullback.log_softmax(given, axis).max(axis)
             want = -np.log1p(np.exp(-gaps.astype(np.longdouble)))
             assert np.abs(top / want - 1).max() < 4 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("op", ["sparsemax", "entmax15"])
+@pytest.mark.parametrize("n", [20, 100, 700])
+def test_columns_whose_support_is_everything(n: int, op: str) -> None:
+    """More candidates than are set aside for a column; beside it some with few."""
+    x = np.zeros((n, 40), np.float32)
+    x[0, ::3] = 5
+    y = getattr(pullback, op)(x, 0)
+    np.testing.assert_allclose(y[:, 1::3], 1 / n, rtol=1e-6)
+    assert (y[:, ::3] == (np.arange(n) == 0)[:, None]).all()
+    assert same_bits(y, getattr(pullback, op)(x.T.copy(), 1).T.copy())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradients_of_log_probabilities_far_above_zero(dtype: Any) -> None:
+    """No y of ours is, but whatever is given is what the formula is of."""
+    y = np.array([[30, 39.5, 41, 60, 80], [-1, -50, 50, 85, 0]], dtype)
+    dy = np.array([[1, 2, -3, 0.5, 1], [0.25, 1, 1, -2, 3]], dtype)
+    want = oracle.log_softmax_backward(dy, y)
+    for given, axis in (((dy, y), 1), ((dy.T.copy(), y.T.copy()), 0)):
+        got = pullback.log_softmax_backward(*given, axis)
+        got = got if axis else got.T
+        np.testing.assert_allclose(got, want.astype(dtype), rtol=8 * np.finfo(dtype).eps)

@@ -19,7 +19,7 @@ MUTANTS = (
         "    return _guarded if p.dtype in (types.float64, types.uint16) else _as_is",
         "    return _guarded if p.dtype == types.float64 else _as_is",
         "infinity between two large finite numbers",
-        (laws("lerp", "bf16"), Fuzz("lerp")),
+        (Suite("test_hashes.py", "lerp and bf16 and not backward"), Fuzz("lerp")),
     ),
     Mutant(
         "lerp: rows of whole pieces have one too many",
@@ -27,7 +27,7 @@ MUTANTS = (
         "    pieces = (n + PIECE - 1) // PIECE",
         "    pieces = n // PIECE + 1",
         "off by one where a row is a multiple of 8192 elements",
-        (laws("lerp"), Fuzz("lerp")),
+        (Suite("test_mixed_layouts.py", "whole_pieces"),),
     ),
     Mutant(
         "lerp: the head of a row runs past its end",
@@ -43,7 +43,7 @@ MUTANTS = (
         "    unit = min(by) == 1 and max(by) == 1",
         "    unit = min(by) == 1",
         "stride of some tensors ignored",
-        (laws("lerp"),),
+        (Suite("test_mixed_layouts.py", "another_layout and lerp"),),
     ),
     Mutant(
         "lerp: half a bf16 gap counted whole",
@@ -51,7 +51,7 @@ MUTANTS = (
         "    return g * (b * half - a * half) * like(a, 2.0)",
         "    return g * (b - a)",
         "overflow in the gradient of a bf16 weight",
-        (laws("lerp_backward", "bf16"), Fuzz("lerp_backward")),
+        (Suite("test_hashes.py", "lerp_backward and bf16"), Fuzz("lerp_backward")),
     ),
     Mutant(
         "lerp backward: an axis of one keeps its stride",
@@ -91,7 +91,7 @@ MUTANTS = (
         "    in_place, total, none = side_by_side(w, 5), extent(w), filled_wide(a, 0.0, LANES)",
         "    in_place, total, none = side_by_side(w, 4), extent(w), filled_wide(a, 0.0, LANES)",
         "db written as if its rows lay side by side",
-        (laws("linear_scan_backward"), Fuzz("linear_scan_backward")),
+        (Suite("test_mixed_layouts.py", "linear_scan_backward"),),
     ),
     Mutant(
         "linear scan backward: direction",
@@ -115,6 +115,6 @@ MUTANTS = (
         "                turn_square(p, here - last, across, tile,",
         "                turn_square(p, here - last + 1, across, tile,",
         "off by one for negative strides",
-        (laws("linear_scan"), Fuzz("linear_scan")),
+        (Suite("test_mixed_layouts.py", "linear_scan"),),
     ),
 )

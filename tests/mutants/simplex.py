@@ -38,7 +38,7 @@ MUTANTS = (
         "    return once if x.dtype == types.float64 else twice",
         "    return twice",
         "wrong rounding: more than an ulp in f64",
-        (laws("log_softmax", "f64"), Fuzz("log_softmax")),
+        (Suite("test_hashes.py", "log_softmax and f64"),),
     ),
     Mutant(
         "softmax: a guess that does not fit is kept",
@@ -62,7 +62,7 @@ MUTANTS = (
         "                if counts[c] == IN_COLUMN:\n                    return False",
         "                if counts[c] == IN_COLUMN:\n                    continue",
         "limit: columns with a large support lose elements of it",
-        (laws("sparsemax"), Fuzz("sparsemax")),
+        (Suite("test_simplex.py", "support_is_everything"),),
     ),
     Mutant(
         "sparsemax: results are written before all of x is read",
@@ -79,7 +79,7 @@ MUTANTS = (
         "    return dy - spread(cells[0][part], dy) - spread(cells[1][part], dy)",
         "    return dy - spread(cells[0][part], dy)",
         "wrong rounding of the mean that is taken off",
-        (laws("softmax_backward"), Fuzz("softmax_backward")),
+        (Suite("test_hashes.py", "softmax_backward and f32 and not log"),),
     ),
     Mutant(
         "sparsemax backward: dy is read off the support",
@@ -103,7 +103,7 @@ MUTANTS = (
         "    return (absolute(total) < INFINITY) & (top > -INFINITY) & (top <= LARGE)",
         "    return (absolute(total) < INFINITY) & (top > -INFINITY)",
         "limit too large: a saved y far above 0 overflows",
-        (laws("log_softmax_backward"), Fuzz("log_softmax_backward")),
+        (Suite("test_simplex.py", "far_above_zero"),),
     ),
     Mutant(
         "simplex panels: a panel that is not full",
