@@ -34,6 +34,7 @@ from pullback.contract.kinds import BackendKind
 from pullback.gpu import report
 from pullback.gpu.program import Operand, Scratch, Step
 from pullback.verify import laws
+from pullback.verify.layouts import in_buffer
 from pullback.verify.subject import Arguments, Subject
 
 SMALL = 7 * 24  # elements at most in the arguments of laws that do not depend on size
@@ -126,6 +127,23 @@ def test_any_layout(subject: Subject) -> None:
     turn = SUBJECTS.index(subject)
     for number, layout in list(enumerate(laws.LAYOUTS))[turn % 3 :: 3]:
         _any_layout(subject, layout, FLOATS[(turn + number) % len(FLOATS)], 1)
+
+
+@pytest.mark.parametrize("axis", range(4))
+@pytest.mark.parametrize("name", ["cumsum", "softmax_backward", "linear_scan", "lerp"])
+def test_rows_over_several_strided_loops(name: str, axis: int) -> None:
+    """Four axes that no two tensors let join, the last of them strided."""
+    rng, shape = np.random.default_rng(6), (2, 3, 2, 5)
+    subject = next(s for s in SUBJECTS if s.name == name)
+    relaid = Interpreted(subject.function, subject.family, _permuted)
+    arguments: Arguments = {n: rng.random(shape) for n in subject.function.tensors}
+    if "axis" in subject.function.parameters:
+        arguments["axis"] = axis
+    laws.equals_the_oracle(relaid, laws._relaid(arguments, _permuted))
+
+
+def _permuted(array: Any) -> Any:
+    return in_buffer(array, (2, 0, 1, 3), (1, 1, 1, 2), 1)
 
 
 @pytest.mark.slow

@@ -138,10 +138,7 @@ MUTANTS = (
         "            total += (index - outer * extents[axis]) * strides[axis]",
         "            total += (index - outer * extents[axis])",
         "stride ignored in Triton kernels",
-        (
-            Suite("test_gpu_interpreter.py", "any_layout and (cumsum or softmax)"),
-            Suite("test_gpu_interpreter.py", "any_layout"),
-        ),
+        (Suite("test_gpu_interpreter.py", "several_strided_loops"),),
     ),
     Mutant(
         "gpu: ties go to the later one",
