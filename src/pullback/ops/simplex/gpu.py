@@ -64,8 +64,9 @@ def _program(desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any]) -> Gp
     kernel = kernels[tiled]
     if kernel is map_back:
         arguments["TILED"] = tiled
-    # In tiles, inputs are read once more; a threshold, once more for each of its few steps.
-    passes = len(tensors) + tiled * (len(tensors) - 1)
+    # In tiles, x is read for the maximum, for the sum and to write y, and both inputs of a gradient
+    # are read twice; a threshold reads x once more for each of its steps, which are not counted.
+    passes = len(tensors) + 2 * tiled
     traffic = rows * loops.extent * desc.element.itemsize * passes
     return GpuProgram((Step(kernel, ceil_div(rows, tile.rows), arguments, tile.warps, traffic),))
 
