@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run fuzz test test-slow test-gpu hashes bench race mutants lint clean
+.PHONY: run fuzz test test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -27,6 +27,20 @@ test-slow: $(VENV)/.all
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu
+
+# The table of hashes, in full, compiled for processors with SSE4.2, AVX2 and AVX-512.
+test-machines: $(VENV)/.all
+	for cpu in nehalem haswell skylake-avx512; do \
+	    $(BIN)/python -m pullback.verify.hashes --cpu $$cpu || exit 1; \
+	done
+
+# The same on aarch64, emulated: needs debootstrap and qemu-user-static, root and a network.
+test-aarch64: $(VENV)/.warm
+	$(BIN)/python tools/aarch64.py $(ROWS)
+
+# After a kernel's bits or the cases have changed: the table of hashes anew.
+hashes: $(VENV)/.warm
+	$(BIN)/python -m pullback.verify.hashes --write
 
 # The full table of this machine: leave it alone meanwhile.
 bench: $(VENV)/.all

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+import pullback
+from pullback.contract.element import FLOATS, ElementKind
 from pullback.verify import hashes
 
 
@@ -41,3 +47,38 @@ def test_any_nan_is_any_other_and_zeros_are_not() -> None:
     zeros = [hashes.hashed(np.array([v], np.float32)) for v in (0.0, -0.0)]
     assert same[0] == same[1]
     assert zeros[0] != zeros[1]
+
+
+@pytest.mark.parametrize("element", FLOATS)
+def test_extrema_and_lookups_hand_on_the_nan_they_found(element: ElementKind) -> None:
+    x = np.arange(40).reshape(10, 4).astype(element.dtype)
+    codes = x.view(f"u{x.itemsize}")
+    codes[3, 1] = code = np.array(-np.nan, x.dtype).view(codes.dtype) | codes.dtype.type(5)
+    rows, one = np.arange(10), np.zeros(10, np.int64)
+    found = [
+        *(f(x, 0) for f in (pullback.cummax, pullback.cummin)),
+        *(f(x, one, 1) for f in (pullback.segment_max, pullback.segment_min)),
+        pullback.embedding(x, rows),
+        pullback.embedding_bag(x, rows, one[:1], mode="max"),
+    ]
+    for y in found:
+        assert np.isnan(y).any()
+        assert (y.view(codes.dtype)[np.isnan(y)] == code).all()
+
+
+# Processors by LLVM's names, and what this one must have in order to run code for them. Kernels
+# compile anew for each, so each gets another part of the rows; `make test-machines` runs all.
+MACHINES = {"nehalem": "sse4.2", "haswell": "avx2", "skylake-avx512": "avx512bw"}
+EVERY = 13
+
+
+@pytest.mark.parametrize("cpu", MACHINES)
+def test_same_bits_compiled_for(cpu: str) -> None:
+    if not llvm.get_host_cpu_features().get(MACHINES[cpu]):
+        pytest.skip(f"this processor has no {MACHINES[cpu]}")
+    first = 4 * list(MACHINES).index(cpu)
+    rows = ["--every", str(EVERY), "--first", str(first)]
+    command = [sys.executable, "-m", "pullback.verify.hashes", "--cpu", cpu, *rows]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(range(first, len(list(hashes.rows())), EVERY))} rows, 0 faults" in done.stdout

@@ -1,7 +1,8 @@
 """A table of hashes: what every function gives, bit for bit, on every machine.
 
-    python -m pullback.verify.hashes              compare this machine with the table
-    python -m pullback.verify.hashes --write      make the table anew, after kernels have changed
+    python -m pullback.verify.hashes                  compare this machine with the table
+    python -m pullback.verify.hashes --cpu haswell    the same, compiled for another processor
+    python -m pullback.verify.hashes --write          make the table anew, for kernels that changed
 
 A row is a function in one element; its hashes are those of the results of all trials of a group. In
 the table is what the records say is the same on any machine. Any NaN counts as any other: which one
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -201,6 +203,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pullback.verify.hashes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", help="rows, as 'cumsum f32'; all of them")
+    parser.add_argument("--cpu", help="compile for this processor of LLVM's")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth of the rows")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="from this one on")
     parser.add_argument("--write", action="store_true", help="make the table anew")
     parser.add_argument("--trials", action="store_true", help="print the hash of each trial")
     return parser.parse_args()
@@ -220,12 +225,15 @@ def _compared(wanted: list[Row]) -> int:
 
 def main() -> int:
     asked = _arguments()
+    if asked.cpu:  # read by Numba, which nobody has needed so far
+        assert "numba" not in sys.modules
+        os.environ |= {"NUMBA_CPU_NAME": asked.cpu, "NUMBA_CPU_FEATURES": ""}
     known = {str(row): row for row in rows()}
     unknown = [name for name in asked.names if name not in known]
     if unknown:
         print(f"{unknown[0]}: no such row; one is called {next(iter(known))}", file=sys.stderr)
         return 2
-    wanted = [known[name] for name in asked.names or known]
+    wanted = [known[name] for name in asked.names or known][asked.first :: asked.every]
     if asked.trials:
         for row in wanted:
             for group in GROUPS:
