@@ -35,3 +35,26 @@ def test_sorted_segment_backward_with_reversed_rows_of_out_writes_nothing_outsid
     assert same_bits(out, backward(dy, *saved, ids))
     out[...] = 7
     assert (buffer == 7).all()
+
+
+@pytest.mark.parametrize("width", [1, 3, 16])
+def test_f64_sum_of_a_long_segment_with_an_infinity_is_not_nan(width: int) -> None:
+    for rows in (256, 257, 1000):
+        ids = np.zeros(rows, np.int64)
+        for value in (np.inf, -np.inf):
+            x = np.ones((rows, width))
+            x[0] = value
+            assert (pb.segment_sum(x, ids, 1) == value).all()
+            assert (pb.segment_mean(x, ids, 1) == value).all()
+            assert (pb.embedding_backward(x, ids, 1) == value).all()
+            table = np.full((1, width), value)
+            assert (pb.embedding_bag(table, ids, np.array([0]), mode="sum") == value).all()
+        x[300:] = np.nan
+        assert np.isnan(pb.segment_sum(x, ids, 1)).all() == (rows > 300)
+
+
+def test_f64_sum_of_a_long_segment_that_overflows_is_infinite() -> None:
+    ids, x = np.zeros(1000, np.int64), np.full((1000, 2), 1e306)
+    x[:, 1] = -1e306
+    assert (pb.segment_sum(x, ids, 1) == [np.inf, -np.inf]).all()
+    assert (pb.embedding_backward(x, ids, 1) == [np.inf, -np.inf]).all()

@@ -112,6 +112,13 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(
             f"bags of rows of {n}", _bag_case(rng, table, np.array([1, 4, 1]), [0, 2], False)
         )
+    # Gradients of a row that many positions hold are summed in blocks, as are long bags.
+    table, indices, dout = rng.standard_normal((3, 3)), np.ones(600, np.int64), np.ones((600, 3))
+    table[1, 0], dout[0, 0], dout[300, 1] = np.inf, np.inf, -np.inf
+    yield Case("infinities in a hot row", {"weight": table, "indices": indices, "dout": dout})
+    arrays = _bag_case(rng, table, indices, list(range(600)), False)
+    yield Case("infinities in a hot row of bags", {**arrays, "dout": dout})
+    yield Case("infinities in a long bag", _bag_case(rng, table, indices, [0], False))
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

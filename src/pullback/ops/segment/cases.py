@@ -79,6 +79,11 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
     yield _case(rng, "hostile columns, unsorted", columns, rng.integers(0, 4, n), 4)
     x, ids = rng.standard_normal((20, 3)), np.arange(20) // 5
     yield Case("dy is hostile", {"x": x, "segment_ids": ids, "dy": columns[[0, 1, 32, 64], -3:]})
+    # Long segments are summed in blocks.
+    x = 1 + 0.02 * rng.standard_normal((600, 3))
+    x[0, 0], x[300, 1], x[599, 2] = np.inf, -np.inf, np.inf
+    yield _case(rng, "infinities in one long segment", x, np.zeros(600), 1)
+    yield _case(rng, "infinities in two long segments", x, np.arange(600) % 2, 2)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -6,6 +6,8 @@ beside the sum. Blocks of long segments leave partial sums that a second phase a
 
 from __future__ import annotations
 
+import math
+
 from numba import types
 from numba.extending import overload
 
@@ -41,6 +43,7 @@ from pullback.ops.segment.cpu_words import (
     scratch,
 )
 
+INFINITY = math.inf
 PARTS = 2  # a partial sum and its correction
 
 
@@ -64,13 +67,19 @@ def summed(p, total, rest):
     raise NotImplementedError
 
 
+@inlined
+def finite_rest(rest):
+    """The correction of a finite sum; that of an infinite one is NaN, and means nothing."""
+    return select(absolute(rest) < INFINITY, rest, -0.0)
+
+
 def _rounded_sum(p, total, rest):
     return total
 
 
 def _exact_sum(p, total, rest):
     # No correction keeps the sign of a zero; an infinite sum has made it NaN.
-    return select(absolute(rest) > 0, total + rest, total)
+    return select(absolute(rest) > 0, total + finite_rest(rest), total)
 
 
 @overload(plus, jit_options={"forceinline": True}, strict=False)
@@ -149,7 +158,7 @@ def sum_strip(task, state, block, at, along, column, count, n):
 def keep_partial(task, part, column, count, total, rest):
     partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
     put_first(partials, part * columns + column, 1, count, to_f64(total))
-    put_first(partials, (part + 1) * columns + column, 1, count, to_f64(rest))
+    put_first(partials, (part + 1) * columns + column, 1, count, to_f64(finite_rest(rest)))
 
 
 @inlined
