@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -58,3 +61,30 @@ def test_f64_sum_of_a_long_segment_that_overflows_is_infinite() -> None:
     x[:, 1] = -1e306
     assert (pb.segment_sum(x, ids, 1) == [np.inf, -np.inf]).all()
     assert (pb.embedding_backward(x, ids, 1) == [np.inf, -np.inf]).all()
+
+
+def test_logcumsumexp_backward_of_wide_range_has_the_same_bits_with_a_column_stride() -> None:
+    rng = np.random.default_rng(1)
+
+    def strided(array: Any) -> Any:
+        return np.repeat(array, 2, 1)[:, ::2]
+
+    for n in range(51, 130, 3):
+        x = rng.uniform(-4, 4, (n, 16)) * 2.0 ** rng.integers(-12, 8, (n, 16))
+        x, dy = x.astype("f4"), rng.standard_normal((n, 16)).astype("f4")
+        y = pb.logcumsumexp(x, 0)
+        got = pb.logcumsumexp_backward(strided(dy), strided(x), strided(y), 0)
+        assert same_bits(got, pb.logcumsumexp_backward(dy, x, y, 0))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, np.float64])
+def test_logcumsumexp_backward_below_the_smallest_normal_number(dtype: Any) -> None:
+    finite = ml_dtypes.finfo(dtype)
+    # The first two get e^(x - last) of the last gradient.
+    for depth in (-np.log(float(finite.smallest_normal)) + 2, 1000.0):
+        x, dy = np.array([0, 0.5, np.ceil(depth)], dtype), np.array([0, 0, 1], dtype)
+        y = pb.logcumsumexp(x)
+        got = pb.logcumsumexp_backward(dy, x, y).astype(np.longdouble)
+        want = np.exp(x.astype(np.longdouble) - np.longdouble(x[2]))
+        smallest = np.longdouble(finite.smallest_subnormal)
+        assert (abs(got[:2] - want[:2]) <= 2 * smallest + want[:2] * finite.eps).all()

@@ -51,6 +51,11 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for axis in range(4):  # permuted, the lines of these can be mistaken for adjacent ones
         x = 1 + 0.02 * rng.standard_normal((3, 5, 4, 6))
         yield _case(rng, f"rank 4, axis {axis}", x, axis, bool(axis % 2))
+    # Exponents so far apart that neighbouring steps belong to different paths of a kernel, and a
+    # last tile that is short.
+    for axis, shape in ((0, (83, 64)), (1, (64, 83))):
+        x = rng.uniform(-4, 4, shape) * 2.0 ** rng.integers(-12, 8, shape)
+        yield _case(rng, f"wide range, axis {axis}", x, axis, bool(axis))
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -29,7 +29,6 @@ from pullback.ops.scan.cpu_columns import over
 from pullback.ops.scan.cpu_exponents import (
     INFINITE_F32,
     REACH,
-    added,
     exp_pair,
     exponential_of,
     infinite,
@@ -97,7 +96,8 @@ def decay_pair(p, y, inverse, reference, size, L):
         return recomputed
 
     def saved(p, y, inverse, reference, size, L):
-        return exponential_of(p, -load_wide(y, size, 0.0, BLOCK, L))
+        # What a short block lacks is +inf: the lowest exponent, as what is carried may not grow.
+        return exponential_of(p, -load_wide(y, size, INFINITY, BLOCK, L))
 
     return saved
 
@@ -151,8 +151,26 @@ def rounded(p, v, steep):
 
 @inlined
 def rounded_sum(p, m, k, n, j, steep):
-    m, k = added(m, k, n, j)
+    m, k = added_exactly(m, k, n, j)
     return rounded(p, m, steep), k
+
+
+@inlined
+def added_exactly(m, k, n, j):
+    """m·2^k + n·2^j where either number may be zero or tiny: then the other's power of two must
+    not be cut short, as it is in `added`."""
+    top = maximum(k, j)
+    return scaled(m, k - top) + scaled(n, j - top), top
+
+
+@inlined
+def rise(j, L):
+    """From the first to the highest exponent of a block. What a short block lacks is the lowest."""
+    lowest, top = -infinite(j), j
+    top = maximum(top, over(top, lowest, 1, L))
+    top = maximum(top, over(top, lowest, 2, L))
+    top = maximum(top, over(top, lowest, 4, L))
+    return last(top, L) - first(j, L)
 
 
 @inlined
@@ -174,9 +192,9 @@ def unusual_decay_tile(at, size, state, L):
     m, j = decay_pair(p, y, inverse, reference, size, L)
     plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
     m = select(plus, 1.0, select(minus, 0.0, m))
-    steep = absolute(last(j, L) - first(j, L))
+    steep = rise(j, L)
     b, i = summed_up(p, rounded(p, g * m, steep), j, steep, L)
-    carried, after = added(t, to_f64(k), to_f64(last(b, L)), to_f64(last(i, L)))
+    carried, after = added_exactly(t, to_f64(k), to_f64(last(b, L)), to_f64(last(i, L)))
     t = rounded(p, as_wide(p, t), steep)
     b, i = rounded_sum(p, spread(t, b), spread(k, b), b, i, steep)
     b = one_nan(b)
