@@ -77,6 +77,15 @@ def test_logcumsumexp_backward_of_wide_range_has_the_same_bits_with_a_column_str
         assert same_bits(got, pb.logcumsumexp_backward(dy, x, y, 0))
 
 
+@pytest.mark.parametrize("rows", [478, 5000])
+def test_lerp_backward_in_f64_sums_a_broadcast_gradient_without_drift(rows: int) -> None:
+    rng = np.random.default_rng(3)
+    dy = np.ascontiguousarray(np.broadcast_to(rng.uniform(0, 1, 65), (rows, 65)))
+    (_, db) = pb.lerp_backward(dy, 1.0, np.zeros((rows, 65)), np.zeros(()))
+    total = dy.astype(np.longdouble).sum()
+    assert abs(db - total) <= np.spacing(np.float64(total))
+
+
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, np.float64])
 def test_logcumsumexp_backward_below_the_smallest_normal_number(dtype: Any) -> None:
     finite = ml_dtypes.finfo(dtype)

@@ -52,6 +52,11 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     for top in (6e4, 3e38):  # b - a leaves the range of f16, or f32, and the result does not
         a, b, weight = np.full(9, -top), np.full(9, top), np.linspace(0, 1, 9)
         yield Case(f"{top:g} apart", {"a": a, "b": b, "weight": weight, "dy": np.full(9, 1e-3)})
+    # The same numbers over and over: what a plain sum loses does not cancel.
+    dy, a = np.tile(rng.uniform(0, 1, 9), (2000, 1)), np.zeros((2000, 9))
+    yield Case("many rows added up", {"a": a, "b": np.asarray(0.0), "dy": dy}, {"weight": 1.0})
+    weight = {"weight": np.asarray(0.7)}
+    yield Case("many rows added up for a weight", {"a": a, "b": a + 1, "dy": dy, **weight})
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

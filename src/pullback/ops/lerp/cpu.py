@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ STREAMED = 1 << 19  # bytes that are worth a fence
 # Words of one gradient: which one, number of kept loops and their extents, number of summed loops
 # and their extents, then for dy, weight, a, b and the gradient its strides along kept and summed
 # loops. The summed loops stay in the order of the axes, so that the order of addition follows from
-# the shapes alone. Sums are carried in f64 for every element.
+# the shapes alone. Sums are carried in f64 for every element,
+# with what rounding takes from them.
 
 _GRADIENT_OF_A, _GRADIENT_OF_B, _GRADIENT_OF_WEIGHT = 0, 1, 2
 
@@ -77,9 +79,9 @@ def _sum_back(task, lo, hi, which, target, at):
     width = kept + summed
     out = pointer(task, target)
     for item in range(lo, hi):
-        total = -0.0
+        total, rest = -0.0, 0.0
         for term in range(count):
-            total += _term(
+            v = _term(
                 task,
                 which,
                 _at(extents, words(task, first), kept, item)
@@ -91,6 +93,13 @@ def _sum_back(task, lo, hi, which, target, at):
                 _at(extents, words(task, first + 3 * width), kept, item)
                 + _at(inner, words(task, first + 3 * width + kept), summed, term),
             )
+            grown = total + v
+            back = grown - total
+            rest += (total - (grown - back)) + (v - back)
+            total = grown
+        # No correction keeps the sign of a zero; an infinite sum has made it NaN.
+        if abs(rest) > 0.0 and abs(rest) < math.inf:
+            total += rest
         place = _at(extents, words(task, first + 4 * width), kept, item)
         write(out, place, scalar_wide(out, total))
 
