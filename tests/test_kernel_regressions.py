@@ -86,6 +86,27 @@ def test_lerp_backward_in_f64_sums_a_broadcast_gradient_without_drift(rows: int)
     assert abs(db - total) <= np.spacing(np.float64(total))
 
 
+def test_log_softmax_backward_of_the_smallest_normal_gradients() -> None:
+    for dtype in (np.float64, np.float32, ml_dtypes.bfloat16):
+        tiny = ml_dtypes.finfo(dtype).smallest_normal
+        one = pb.log_softmax_backward(np.array([tiny], dtype), np.zeros(1, dtype))
+        assert one[0] == 0
+        y = np.log(np.array([0.5, 0.25, 0.25])).astype(dtype)
+        got = pb.log_softmax_backward(np.array([4 * tiny, 0, 0], dtype), y)
+        np.testing.assert_allclose(
+            got.astype(np.longdouble) / np.longdouble(tiny), [2, -1, -1], rtol=1e-2
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_log_softmax_backward_with_an_infinite_gradient_reaches_tiny_probabilities(
+    dtype: Any,
+) -> None:
+    y, dy = np.array([0, -3, -2000, -np.inf], dtype), np.array([1, np.inf, 1, 1], dtype)
+    got = pb.log_softmax_backward(dy, y)
+    np.testing.assert_array_equal(got.astype(float), [-np.inf, np.nan, -np.inf, np.nan])
+
+
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, np.float64])
 def test_logcumsumexp_backward_below_the_smallest_normal_number(dtype: Any) -> None:
     finite = ml_dtypes.finfo(dtype)

@@ -57,6 +57,10 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         dy = np.array([[value, 1.0, 2.0, 3.0, 4.0]])
         yield Case(f"dy is {name} on the support", {"x": peaked, "dy": dy}, {"axis": -1})
     yield Case("dy is constant", {"x": peaked, "dy": np.ones((1, 5))}, {"axis": -1})
+    for size in (1e-37, 1e-307):  # normal numbers of f32 and f64, but not by much
+        x, dy = rng.standard_normal((4, 33)), size * rng.standard_normal((4, 33))
+        yield Case(f"dy of size {size}", {"x": x, "dy": dy}, {"axis": -1})
+        yield Case(f"one dy of size {size}", {"x": x[:, :1], "dy": abs(dy[:, :1])}, {"axis": -1})
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

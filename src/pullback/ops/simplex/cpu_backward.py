@@ -9,6 +9,7 @@ other row is looked at again and takes the guarded one.
 from collections.abc import Callable
 
 import numpy as np
+from numba import types
 
 from pullback.cpu.elementary import exp
 from pullback.cpu.emit import inlined
@@ -16,7 +17,7 @@ from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, filled, filled_wide
 from pullback.cpu.program import TENSORS
-from pullback.cpu.tiles import spread, stack
+from pullback.cpu.tiles import by_type, spread, stack
 from pullback.cpu.vector import (
     absolute,
     all_lanes,
@@ -239,10 +240,18 @@ entmax15 = sparse(_root)
 # --- dx = dy - e^y·Σ dy -------------------------------------------------------------------------
 #
 # The exponential comes with a power of two, its inverse with the sum: so it is a normal number, and
-# the product does not overflow, where the result does neither.
+# the product does not overflow, where the result does neither. A sum so small that its share of the
+# power would make it subnormal goes without: what e^y may lack then is too small to be seen.
 
 SHIFT = 64.0
 LARGE = 40.0  # more than any log-probability: e^y·2^SHIFT is finite up to here
+
+
+@by_type
+def least_total(p):
+    """The smallest sum that 2^-SHIFT leaves normal."""
+    least = 2.0 ** ((-1022 if p.dtype == types.float64 else -126) + SHIFT)
+    return lambda p: least
 
 
 @inlined
@@ -269,7 +278,9 @@ def _log_settle(p, cells, part, total, _, top):
     scaled[part], whole[part] = computed(p, total * 2.0**-SHIFT), computed(p, total)
     mass = select(is_nan(top), top, select(top == -INFINITY, like(top, 0.0), 1.0))
     masses[part] = computed(p, mass)
-    return (absolute(total) < INFINITY) & (top > -INFINITY) & (top <= LARGE)
+    size = absolute(total)
+    in_range = (size < INFINITY) & ((size >= least_total(p)) | (size == 0))
+    return in_range & (top > -INFINITY) & (top <= LARGE)
 
 
 @inlined
@@ -283,8 +294,13 @@ def _log_gradient(at, left, cells, part, L):
 @inlined
 def _careful_log_gradient(at, left, cells, part, L):
     dy, y = take(at[0], left, 0.0, L), take(at[1], left, 0.0, L)
-    large = fma(-exp(y), spread(cells[1][part], y), dy)
-    return select(y > LARGE, large, _log_gradient(at, left, cells, part, L))
+    scaled, whole = spread(cells[0][part], y), spread(cells[1][part], y)
+    unscaled = (y > LARGE) | (absolute(whole) < least_total(at[1][0]))
+    dx = _log_gradient(at, left, cells, part, L)
+    dx = select(unscaled, fma(-exp(y), whole, dy), dx)
+    # e^y may round to zero; times an infinite sum, what is not zero is infinite.
+    endless = dy - select(y > -INFINITY, like(y, 1.0), 0.0) * scaled
+    return select(absolute(scaled) == INFINITY, endless, dx)
 
 
 log_softmax = adjoint(
