@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback import IndexOutOfRange
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.verify.laws import same_bits
 
@@ -118,3 +119,46 @@ def test_logcumsumexp_backward_below_the_smallest_normal_number(dtype: Any) -> N
         want = np.exp(x.astype(np.longdouble) - np.longdouble(x[2]))
         smallest = np.longdouble(finite.smallest_subnormal)
         assert (abs(got[:2] - want[:2]) <= 2 * smallest + want[:2] * finite.eps).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_output_index_out_of_range_is_an_error_where_asked_for(sparse: bool) -> None:
+    dout, indices, offsets = np.ones((3, 2), "f4"), np.array([0, 1, 1]), np.array([0, 1, 3])
+    given = {"mode": "max", "sparse": sparse}
+    right = np.array([[0, 0], [1, 1], [-1, -1]])  # the last bag is empty
+    pb.embedding_bag_backward(dout, indices, offsets, 3, output_index=right, **given)
+    for value in (3, 7, -2):
+        wrong = right.copy()
+        wrong[1, 0], wrong[0, 1] = value, -1
+        for winners in (wrong, np.asfortranarray(wrong)):
+            with pytest.raises(IndexOutOfRange, match=rf"`output_index`.* {value} at position 2"):
+                pb.embedding_bag_backward(dout, indices, offsets, 3, output_index=winners, **given)
+        skipped = {"output_index": wrong, "out_of_range": "skip", "mode": "max"}
+        got = pb.embedding_bag_backward(dout, indices, offsets, 3, **skipped)
+        assert (got == [[1, 0], [0, 1], [0, 0]]).all()
+
+
+def test_a_plan_refuses_an_output_index_out_of_range_before_it_writes() -> None:
+    shape = {"num_embeddings": 3, "embedding_dim": 2, "num_indices": 3, "num_bags": 2}
+    for backend in (pb.BackendKind.NUMBA, pb.BackendKind.REFERENCE):
+        for policy in pb.IndexPolicy:
+            desc = pb.EmbeddingBagBackwardDescriptor(
+                **shape, element=ElementKind.F32, mode="max", policy=policy
+            )
+            pref = pb.PlanPreference(prefer_backend=backend)
+            plan = pb.EmbeddingBagBackwardPlan.select(pb.Stream.cpu(), desc, pref)
+            dweight = np.full((3, 2), 5, "f4")
+            args = pb.EmbeddingBagBackwardArgs(
+                dout=np.ones((2, 2), "f4"),
+                indices=np.array([0, 1, 1]),
+                offsets=np.array([0, 1]),
+                dweight=dweight,
+                output_index=np.array([[0, -1], [7, 0]]),
+            )
+            if policy is pb.IndexPolicy.SKIP:
+                plan.run(pb.Stream.cpu(), pb.Workspace.allocate(plan), args)
+                assert (dweight == [[6, 6], [5, 5], [5, 5]]).all()
+            else:
+                with pytest.raises(IndexOutOfRange, match="got 7 at position 2"):
+                    plan.run(pb.Stream.cpu(), pb.Workspace.allocate(plan), args)
+                assert (dweight == 5).all()

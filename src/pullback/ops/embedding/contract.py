@@ -172,7 +172,21 @@ FAILURES = {
         lambda desc: f"from 0 on, never decreasing, at most {desc.num_indices}",
         "{value} at position {position}",
     ),
+    4: Failure(
+        IndexOutOfRange,
+        "output_index",
+        lambda desc: f"-1 or in [0, {desc.num_embeddings})",
+        "{value} at position {position}",
+    ),
 }
+
+
+def check_winners(op: str, desc: Any, winners: Any) -> None:
+    """What kernels check where out-of-range indices are an error; -1 stands for an empty bag."""
+    if desc.policy is IndexPolicy.ERROR:
+        flat = winners.reshape(-1)
+        for position in ((flat < -1) | (flat >= desc.num_embeddings)).nonzero()[0][:1]:
+            raise FAILURES[4].raised(op, desc, int(position), int(flat[position]))
 
 
 def _admit(op: str, desc: Any, index: Any) -> None:

@@ -275,6 +275,13 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
     return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
+def _winner_phases(others: Values) -> tuple[Phase, ...]:
+    return (
+        Phase(maxima.check_winners, others[at.CHUNKS], 1, **_ANY, index=_I64),
+        Phase(maxima.judge_winners, 1, 1, **_ANY, index=_I64),
+    )
+
+
 def _max_backward(desc: Any, *views: Any) -> Program:
     dout, ids, dweight, _, tables, offsets, _, winners, _, _ = views
     _, values, others = _backward_tables(desc)
@@ -285,12 +292,15 @@ def _max_backward(desc: Any, *views: Any) -> Program:
         at.LAST: last_id(desc.num_embeddings, winners),
         at.POSITION_ROW: dout.strides[0],
         at.SEGMENT_ROW: _step(dweight),
+        at.WINNERS_ROW: _step(winners),
+        at.WINNERS_STEP: _step(winners, 1),
     }
     if dweight is not None and desc.embedding_dim:
         if desc.scale_grad_by_freq:
             phases += (Phase(maxima.count_holders, 1, 1, **_ANY),)
         phases += (
             Phase(maxima.turn_to_winners, 1, 1, **_ANY, index=_I64),
+            *(_winner_phases(others) if values[at.STRICT] else ()),
             *(replace(phase, index=_I64) for phase in sort_phases(others)),
             Phase(
                 maxima.winner_gradients,

@@ -12,14 +12,16 @@ from pullback.cpu.memory import (
     as_i64_pointer,
     filled,
     filled_wide,
+    get,
     get_wide,
     on_stack,
     put,
     write,
 )
-from pullback.cpu.vector import lane, like, reduce_add, select, splat, to_f64
+from pullback.cpu.program import DETAIL, STATUS
+from pullback.cpu.vector import any_lane, lane, like, reduce_add, select, splat, to_f64
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
-from pullback.ops.segment.cpu_index import id_by_step, limit, single_step
+from pullback.ops.segment.cpu_index import chunk_of, findings, id_by_step, limit, single_step
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed, row_of
 from pullback.ops.segment.cpu_strip import as_compute, lanes, load, load_wide, store
 from pullback.ops.segment.cpu_sum import nothing, plus, summed
@@ -31,9 +33,11 @@ from pullback.ops.segment.cpu_walk import (
 )
 from pullback.ops.segment.cpu_words import (
     ACCUMULATE,
+    BAD_WINNER,
     BAG_OF_AT,
     BAGS,
     BLOCK,
+    CHUNKS,
     COLUMNS,
     D_WEIGHTS,
     D_WEIGHTS_STEP,
@@ -50,6 +54,7 @@ from pullback.ops.segment.cpu_words import (
     ORDER_AT,
     OTHER_WORDS,
     POSITION_ROW,
+    ROWS,
     SEGMENT_ROW,
     SOURCE,
     TABLE,
@@ -66,6 +71,7 @@ from pullback.ops.segment.cpu_words import (
 
 PARTS = 2  # a maximum, and the number of the position that holds it
 DOT_LANES = 16
+LANES = 8  # winners that are checked at once
 STRIP_AT_MOST = 32
 NUMBERS = BLOCK + STRIP_AT_MOST  # of listed rows, and behind them marks
 
@@ -176,6 +182,53 @@ def turn_to_winners(task, lo, hi):
     for at in range(FIRST, LOOPS):
         set_word(task, at, word(task, other + at - FIRST))
     set_word(task, IDS, word(task, WINNERS))
+
+
+@register_jitable
+def winner_at(task, winners, n):
+    """The winner at position n of output_index, bag by bag."""
+    bag = n // word(task, COLUMNS)
+    column = n - bag * word(task, COLUMNS)
+    return winners[bag * word(task, WINNERS_ROW) + column * word(task, WINNERS_STEP)]
+
+
+@register_jitable
+def first_bad_winner(task, winners, first, end):
+    """The first position whose winner is neither a row of the table nor -1."""
+    n, last = first, word(task, VOCABULARY) - 1
+    if word(task, WINNERS_STEP) == 1 and word(task, WINNERS_ROW) == word(task, COLUMNS):
+        while n + LANES <= end:
+            v = get(winners, n, 1, LANES)
+            if any_lane((v < -1) | (v > last)):
+                break
+            n += LANES
+    while n < end:
+        if winner_at(task, winners, n) < -1 or winner_at(task, winners, n) > last:
+            return n
+        n += 1
+    return word(task, ROWS)
+
+
+@kernel
+def check_winners(task, lo, hi):
+    """Items are chunks of winners."""
+    winners, found = as_i64_pointer(word(task, WINNERS)), findings(task)
+    for c in range(lo, hi):
+        first, end = chunk_of(task, c)
+        found[2 * c] = first_bad_winner(task, winners, first, end)
+
+
+@kernel
+def judge_winners(task, lo, hi):
+    """One item: the first winner that is wrong."""
+    winners, found = as_i64_pointer(word(task, WINNERS)), findings(task)
+    for c in range(word(task, CHUNKS)):
+        n = found[2 * c]
+        if n < word(task, ROWS):
+            set_word(task, DETAIL, n)
+            set_word(task, DETAIL + 1, winner_at(task, winners, n))
+            set_word(task, STATUS, BAD_WINNER)
+            return
 
 
 @inlined

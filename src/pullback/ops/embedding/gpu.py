@@ -41,7 +41,7 @@ from pullback.ops.segment.gpu_reduce import ROWS, Reduction, table
 
 BAGS = Tile(16, 64, 4)  # bags at a time and their positions, where they are counted
 RUNS = Tile(1, 256, 4)  # keys at a time, where their runs are walked along
-BAD_OFFSETS = 3
+BAD_OFFSETS, BAD_WINNER = 3, 4
 _I64 = ElementKind.I64
 _PLAIN = {"index": None, "rows": None, "factor": None}
 
@@ -273,6 +273,7 @@ def _table_of_maxima(
     count, extent = desc.num_bags * desc.embedding_dim, desc.num_embeddings * desc.embedding_dim
     frequency = divisor = None
     cells = groups.arena.take(_I64, count)
+    _check_winners(groups, desc, count, views["winners"])
     if desc.scale_grad_by_freq:
         groups.sort(ids, views["indices"], desc.padding_idx, bag)
         frequency, divisor = groups.offsets, groups.arena.take(_I64, count)
@@ -293,6 +294,14 @@ def _table_of_maxima(
     where |= {"WIDE": wide(desc.element.accumulator), **walk("source", views["dout"])}
     if count:
         groups.flat(sum_runs, count, count * (16 + 3 * size), RUNS, **where)
+
+
+def _check_winners(groups: Groups, desc: Any, count: int, winners: Any) -> None:
+    """-1 stands for an empty bag."""
+    strict = desc.policy is IndexPolicy.ERROR
+    own = Groups(count, desc.num_embeddings, groups.arena, groups.steps, groups.status)
+    own.check(Operand(7, _I64), winners, strict, False, least=-1, code=BAD_WINNER)
+    groups.status = own.status
 
 
 def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str, Any]) -> None:

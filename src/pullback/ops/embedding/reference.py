@@ -8,7 +8,7 @@ import numpy as np
 
 from pullback.contract.kinds import IndexPolicy
 from pullback.ops.embedding import oracle
-from pullback.ops.embedding.contract import FAILURES, check_weights
+from pullback.ops.embedding.contract import FAILURES, check_weights, check_winners
 from pullback.ops.segment.index import check_ids
 
 Arrays = dict[str, Any]
@@ -82,6 +82,8 @@ def embedding_bag_backward(
     check_weights(op, desc, per_sample_weights, weight, d_per_sample_weights)
     options = _bag_options(op, desc, indices, offsets)
     found: Arrays = {}
+    if dweight is not None and desc.mode == "max":
+        check_winners(op, desc, output_index)
     if dweight is not None:
         found["dweight"] = oracle.embedding_bag_backward(
             dout,

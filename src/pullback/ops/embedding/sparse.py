@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.kinds import IndexPolicy
-from pullback.ops.embedding.contract import FAILURES
+from pullback.ops.embedding.contract import FAILURES, check_winners
 from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
 from pullback.plan.function import Function
 from pullback.tensor.adapters import TRACED, family_of, overrides
@@ -61,7 +61,10 @@ def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids,
         ids = np.where(np.arange(ids.size) < last, ids, -1)
     elif getattr(desc, "num_bags", 1) == 0:
         ids = np.full(ids.size, -1)  # positions in no bag give nothing to any row
-    receivers = _flat(given["output_index"]) if getattr(desc, "mode", "") == "max" else ids
+    receivers = ids
+    if getattr(desc, "mode", "") == "max":
+        receivers = _flat(given["output_index"])
+        check_winners(op, desc, receivers)
     seen = np.zeros(extent, np.bool_)
     seen[receivers[_kept(receivers, extent, padding)]] = True
     rows = np.flatnonzero(seen)

@@ -84,7 +84,7 @@ NOWHERE, IN_SLOT = -1, -2
 BY_POSITION, BY_INDEX, BY_BAG, BY_SURE_INDEX = 0, 1, 2, 3  # mappings; the last keeps every row
 UNSCALED, BY_WEIGHT, BY_SIZE, NUMBERED = 0, 1, 2, 3  # times a weight, over a size, or only numbered
 
-OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS = 1, 2, 3  # what a status means
+OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS, BAD_WINNER = 1, 2, 3, 4  # what a status means
 
 FAR = 32  # rows asked for in advance, to the second cache: the first has no room for so many
 

@@ -23,14 +23,14 @@ RANGE, ORDER = 1, 2  # the status words of the two findings about ids
 
 
 @triton.jit
-def inspect(ids, outside, descent, count, extent, ids_extents, ids_strides, B: tl.constexpr):
+def inspect(ids, outside, descent, count, least, extent, ids_extents, ids_strides, B: tl.constexpr):
     """Of a block of ids, the first position out of range and the first below the one before."""
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     later = live & (k > 0)
     value = tl.load(ids + place(k, ids_extents, ids_strides), mask=live, other=0).to(tl.int64)
     before = tl.load(ids + place(k - 1, ids_extents, ids_strides), mask=later, other=0).to(tl.int64)
-    bad = live & ((value < 0) | (value >= extent))
+    bad = live & ((value < least) | (value >= extent))
     tl.store(outside + tl.program_id(0), tl.min(tl.where(bad, k, count), 0))
     tl.store(descent + tl.program_id(0), tl.min(tl.where(later & (value < before), k, count), 0))
 
@@ -130,16 +130,26 @@ class Groups:
         grid, own = ceil_div(items, tile.block), {"B": tile.block}
         self.steps.append(Step(kernel, grid, {**arguments, **own}, tile.warps, traffic))
 
-    def check(self, ids: Operand, view: Any, strict: bool, ascending: bool) -> None:
-        """One check of the ids on the device; the program reads its status back."""
+    def check(
+        self,
+        ids: Operand,
+        view: Any,
+        strict: bool,
+        ascending: bool,
+        least: int = 0,
+        code: int = RANGE,
+    ) -> None:
+        """One check of the ids on the device; the program reads its status back. Those below
+        `least` are out of range, which is reported as `code`."""
         if not (strict or ascending) or not self.count:
             return
         blocks = ceil_div(self.count, FLAT.block)
         outside, descent = (self.arena.take(ElementKind.I64, blocks) for _ in range(2))
         where = {"ids": ids, "outside": outside, "descent": descent, "count": self.count}
+        borders = {"least": least, "extent": self.extent}
         size = self.count * view.element.itemsize
-        self.flat(inspect, self.count, size, **where, **walk("ids", view), extent=self.extent)
-        codes = {"OUTSIDE": RANGE * strict, "DESCENT": ORDER * ascending}
+        self.flat(inspect, self.count, size, **where, **walk("ids", view), **borders)
+        codes = {"OUTSIDE": code * strict, "DESCENT": ORDER * ascending}
         self.conclude(blocks, view, **where, **codes)
 
     def conclude(self, blocks: int, view: Any, **findings: Any) -> None:
