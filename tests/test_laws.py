@@ -80,14 +80,7 @@ def test_keeps_bits_in_any_layout_of_high_rank(subject: Subject) -> None:
     """Permuted axes can be told from column-major ones from rank 3 on, and mistaken for adjacent
     lines from rank 4 on."""
     element = FLOATS[SUBJECTS.index(subject) % len(FLOATS)]
-    _obeys(laws.keeps_bits_in_any_layout, subject, element, 2, _has_high_rank)
-    count = 0
-    for name, arguments in laws.trials(subject, element, 2, among=_has_high_rank):
-        try:
-            laws.keeps_bits_in_any_layout(subject, arguments)
-        except laws.LawBroken as broken:
-            pytest.fail(f"{name}: {broken}")
-        count += 1
+    count = _obeys(laws.keeps_bits_in_any_layout, subject, element, 2, _has_high_rank)
     assert count > 0 or not any(_has_high_rank(c) for c in subject.cases() if subject.takes(c))
 
 
