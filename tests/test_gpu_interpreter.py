@@ -24,6 +24,7 @@ from interpreted import (
     Interpreted,
     chunked,
     dealt,
+    equals_the_oracle,
     far_apart,
     own_cases,
     row_case,
@@ -52,7 +53,7 @@ def _keep(
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_equals_the_oracle(subject: Subject) -> None:
-    _keep(laws.equals_the_oracle, ((name, given) for _, name, given in dealt(subject)), subject)
+    _keep(equals_the_oracle, ((name, given) for _, name, given in dealt(subject)), subject)
 
 
 Kinds = dict[ElementKind, set[Any]]
@@ -97,7 +98,7 @@ def test_the_share_meets_every_border(family: str) -> None:
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_equals_the_oracle_on_every_case(subject: Subject, element: ElementKind) -> None:
     share = 1 if subject.family in ROWS else 3
-    _keep(laws.equals_the_oracle, trials(subject, element, share), subject)
+    _keep(equals_the_oracle, trials(subject, element, share), subject)
 
 
 def _small(subject: Subject, element: ElementKind, most: int) -> Iterator[tuple[str, Arguments]]:
@@ -116,7 +117,7 @@ def _any_layout(subject: Subject, layout: str, element: ElementKind, most: int) 
     relaid = Interpreted(subject.function, subject.family, laws.LAYOUTS[layout])
 
     def law(_: Subject, arguments: Arguments) -> None:
-        laws.equals_the_oracle(relaid, laws._relaid(arguments, laws.LAYOUTS[layout]))
+        equals_the_oracle(relaid, laws._relaid(arguments, laws.LAYOUTS[layout]))
 
     _keep(law, _small(subject, element, most), subject)
 
@@ -139,7 +140,7 @@ def test_rows_over_several_strided_loops(name: str, axis: int) -> None:
     arguments: Arguments = {n: rng.random(shape) for n in subject.function.tensors}
     if "axis" in subject.function.parameters:
         arguments["axis"] = axis
-    laws.equals_the_oracle(relaid, laws._relaid(arguments, _permuted))
+    equals_the_oracle(relaid, laws._relaid(arguments, _permuted))
 
 
 def _permuted(array: Any) -> Any:
@@ -160,7 +161,7 @@ def test_offsets_of_64_bits(subject: Subject) -> None:
     far = Interpreted(subject.function, subject.family, far_apart)
 
     def law(_: Subject, arguments: Arguments) -> None:
-        laws.equals_the_oracle(far, laws._relaid(arguments, far_apart))
+        equals_the_oracle(far, laws._relaid(arguments, far_apart))
 
     _keep(law, _small(subject, ElementKind.F16, 1), subject)
 
@@ -192,7 +193,7 @@ CHUNKED_SUBJECTS = [s for s in SUBJECTS if s.family in CHUNKED]
 def test_chunks(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of several chunks, in every element and both directions."""
     monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
-    _keep(laws.equals_the_oracle, ((e.name, chunked(subject, e)) for e in FLOATS), subject)
+    _keep(equals_the_oracle, ((e.name, chunked(subject, e)) for e in FLOATS), subject)
 
 
 def _chunks_in_place(subject: Subject, element: ElementKind) -> None:
@@ -231,11 +232,11 @@ def test_nan_is_handed_on_with_nothing() -> None:
     h = np.array([0, 0, 1], np.float32)
     one_hot = np.array([1, 0, 0, 0], np.float32)
     x = np.array([1, 2, np.nan, 3], np.float32)
-    laws.equals_the_oracle(_interpreted("linear_scan"), {"a": a, "b": h})
-    laws.equals_the_oracle(_interpreted("linear_scan_backward"), {"dh": h[::-1], "a": a, "h": h})
+    equals_the_oracle(_interpreted("linear_scan"), {"a": a, "b": h})
+    equals_the_oracle(_interpreted("linear_scan_backward"), {"dh": h[::-1], "a": a, "h": h})
     y = np.cumprod(x, dtype=np.float32)
     arguments = {"dy": one_hot, "x": x, "y": y}
-    laws.equals_the_oracle(_interpreted("cumprod_backward"), arguments)
+    equals_the_oracle(_interpreted("cumprod_backward"), arguments)
 
 
 # --- errors -------------------------------------------------------------------------------------
