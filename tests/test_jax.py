@@ -88,7 +88,10 @@ def members(arguments: Arguments, names: list[str]) -> list[Arguments]:
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_batch_has_the_bits_of_its_members(subject: Subject, ids_too: bool) -> None:
     batches, mapped = [], []
-    for arguments in some(subject, ElementKind.F32, 3):
+    for given in some(subject, ElementKind.F32, 3):
+        arguments = given
+        if ids_too and "indices_are_sorted" in arguments:  # those of the other member are not
+            arguments = {**arguments, "indices_are_sorted": False}
         arrays, rest = split(arguments)
         names = [
             name
@@ -138,3 +141,10 @@ def test_constants_within_a_trace() -> None:
     assert all(map(jnp.array_equal, (*twice, inside), [want] * 3))
     with pytest.raises(jax.errors.JaxRuntimeError, match="position 2"):
         jax.jit(lambda: pb.segment_sum(x, ids.at[2].set(7), 2))().block_until_ready()
+
+
+def test_the_two_zeros_of_an_option_are_two_programs() -> None:
+    x, ids = jnp.ones((1, 2)), jnp.array([1])
+    for empty in (0.0, -0.0, 0.0):
+        found = np.asarray(pb.segment_max(x, ids, num_segments=2, empty=empty))
+        assert (np.signbit(found[0]) == np.signbit(empty)).all()
