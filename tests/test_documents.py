@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,22 @@ def test_frequencies_of_bags_differ_as_stated(nn: Any, gradient: list[float]) ->
     bag = nn.EmbeddingBag(3, 1, mode="sum", scale_grad_by_freq=True)
     bag(torch.tensor([0, 0, 0, 1, 2]), torch.tensor([0])).sum().backward()
     torch.testing.assert_close(bag.weight.grad.ravel(), torch.tensor(gradient))
+
+
+def test_lower_bounds_are_versions_to_install() -> None:
+    """`tools/oldest.py` tries them. Known to fail: numba 0.61, and typer 0.13 with click 8.5."""
+    tool = runpy.run_path(str(ROOT / "tools" / "oldest.py"))
+    pins = {pin.partition("==")[0]: pin.partition("==")[2] for pin in tool["pins"]("cli")}
+    assert pins.keys() == {"numpy", "numba", "ml_dtypes", "rich", "typer"}
+    assert pins["numba"] == "0.62"
+    assert pins["typer"] == "0.16"
+    assert all(map(_is_older, pins.items()))
+    with pytest.raises(SystemExit, match="must be a name and a lower bound"):
+        tool["oldest"](["numpy"])
+
+
+def _is_older(pin: tuple[str, str]) -> bool:
+    name, version = pin
+    numbers = (re.findall(r"\d+", text) for text in (version, metadata.version(name)))
+    oldest, here = (list(map(int, found)) for found in numbers)
+    return oldest <= here
