@@ -10,6 +10,7 @@ run: $(VENV)/.core
 
 test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	$(MAKE) fuzz
 
 # Random calls with a fixed seed: `make fuzz MINUTES=30 SEED=7` for more.
 MINUTES ?= 2
