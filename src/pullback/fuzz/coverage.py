@@ -42,7 +42,7 @@ def all_kernels() -> tuple[str, ...]:
 
     for name in kernel_modules():
         import_module(name)
-    found = {thing.name for thing in gc.get_objects() if isinstance(thing, Kernel)}
+    found = {thing.name for thing in gc.get_objects() if issubclass(type(thing), Kernel)}
     return tuple(sorted(name.removeprefix("pullback.") for name in found))
 
 
