@@ -20,6 +20,33 @@ MUTANTS = (
         (laws("segment_mean_backward"), Fuzz("segment_mean_backward")),
     ),
     Mutant(
+        "segment sum: the correction of an infinite block is kept",
+        "ops/segment/cpu_sum.py",
+        "1, count, to_f64(finite_rest(rest)))",
+        "1, count, to_f64(rest))",
+        "f64 sums over more than 256 rows turn infinity and overflow into NaN",
+        (Suite("test_kernel_regressions.py", "long_segment"),),
+    ),
+    Mutant(
+        "logcumsumexp backward: only the ends of a block are looked at",
+        "ops/scan/cpu_decay_pairs.py",
+        "    steep = rise(j, L)",
+        "    steep = absolute(last(j, L) - first(j, L))",
+        "f32 bits depend on strides",
+        (
+            Suite("test_kernel_regressions.py", "same_bits_with_a_column_stride"),
+            Fuzz("logcumsumexp_backward"),
+        ),
+    ),
+    Mutant(
+        "lerp backward: what rounding takes from a sum is dropped",
+        "ops/lerp/cpu.py",
+        "            rest += (total - (grown - back)) + (v - back)\n",
+        "",
+        "f64 gradients of broadcast operands drift",
+        (Suite("test_kernel_regressions.py", "without_drift"),),
+    ),
+    Mutant(
         "torch: a known call on a storage that is too short",
         "cpu/door.py",
         "    if not is_inside_storage(at(slot[STORAGE_AT]), word, place, slot[REACH]):\n        return STRANGE\n",

@@ -69,8 +69,10 @@ def summed(p, total, rest):
 
 @inlined
 def finite_rest(rest):
-    """The correction of a finite sum; that of an infinite one is NaN, and means nothing."""
-    return select(absolute(rest) < INFINITY, rest, -0.0)
+    """The correction of a finite sum, -0 if there is none: added, it keeps the sign of a zero. That
+    of an infinite sum is NaN, and means nothing."""
+    size = absolute(rest)
+    return select((size > 0) & (size < INFINITY), rest, -0.0)
 
 
 def _rounded_sum(p, total, rest):
