@@ -162,3 +162,18 @@ def test_a_plan_refuses_an_output_index_out_of_range_before_it_writes() -> None:
                 with pytest.raises(IndexOutOfRange, match="got 7 at position 2"):
                     plan.run(pb.Stream.cpu(), pb.Workspace.allocate(plan), args)
                 assert (dweight == 5).all()
+
+
+def test_sparse_gradients_of_max_bags_name_a_missing_output_index() -> None:
+    with pytest.raises(pb.InvalidProblem, match="output_index"):
+        pb.embedding_bag_backward(
+            np.zeros((1, 2), np.float32), np.array([0]), np.array([0]), 3, mode="max", sparse=True
+        )
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_lerp_backward_refuses_operands_of_another_dtype(name: str) -> None:
+    operands = {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)}
+    operands[name] = np.ones(3, np.float16)
+    with pytest.raises(pb.Unsupported, match=f"`{name}` must be float32"):
+        pb.lerp_backward(np.ones(3, np.float32), 0.5, **operands)

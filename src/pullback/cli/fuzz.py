@@ -25,6 +25,10 @@ def fuzz(
         list[str] | None,
         typer.Option(help="Only this op or family; repeatable.", autocompletion=complete.laws),
     ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(help="Not this op; repeatable.", autocompletion=complete.laws),
+    ] = None,
     cases: Annotated[
         int | None, typer.Option(min=1, help="So many cases, however long it takes.")
     ] = None,
@@ -52,7 +56,11 @@ def fuzz(
     known = subjects()
     families = dict.fromkeys(subject.family for subject in known.values())
     wanted = [screen.one_of("op or family", name, (*known, *families)) for name in op or families]
-    names = tuple(sorted(s.name for s in known.values() if s.name in wanted or s.family in wanted))
+    skipped = {screen.one_of("op", name, tuple(known)) for name in skip or ()}
+    chosen = {s.name for s in known.values() if s.name in wanted or s.family in wanted}
+    names = tuple(sorted(chosen - skipped))
+    if not names:
+        raise screen.Mistake("nothing is left to fuzz")
     if json is not None:
         screen.make_room(json)
     frameworks = tuple(name for name in ("torch", "jax") if find_spec(name))

@@ -63,6 +63,8 @@ def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids,
         ids = np.full(ids.size, -1)  # positions in no bag give nothing to any row
     receivers = ids
     if getattr(desc, "mode", "") == "max":
+        if given["output_index"] is None:
+            raise InvalidProblem(op, "output_index", "the forward's output_index", "None")
         receivers = _flat(given["output_index"])
         check_winners(op, desc, receivers)
     seen = np.zeros(extent, np.bool_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.contract.errors import InvalidProblem
+from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.kinds import BinaryKind
 from pullback.contract.record import check_number
 from pullback.ops.lerp.contract import (
@@ -53,6 +53,11 @@ def lerp_backward(
 ) -> Several:
     """Gradients of `lerp`: (da, db), and dweight if the weight is a tensor, which needs `a`, `b`.
     With `a` and `b` given, gradients are summed back to their shapes."""
+    # With a number as weight only their shapes are used, but one call has one dtype.
+    for name, operand in (("a", a), ("b", b)):
+        if operand is not None and operand.element is not dy.element:
+            wanted, found = dy.element.row.long_name, operand.element.row.long_name
+            raise Unsupported("lerp_backward", name, f"{wanted}, as dy", f"an array of {found}")
     a_shape = dy.shape if a is None else a.shape
     b_shape = dy.shape if b is None else b.shape
     if not isinstance(weight, Tensor):
