@@ -105,9 +105,11 @@ BOUNDS: dict[str, Bound] = {
     "segment_mean": Bound(2, terms("x"), divided=True),
     "segment_prod": Bound(4),
     "segment_prod_backward": Bound(4),
-    "embedding_backward": Bound(2, terms("dout"), divided=True),
+    "embedding_backward": Bound(2, terms("dout", "accumulate_into"), divided=True),
     "embedding_bag": Bound(2, terms("weight", "per_sample_weights"), divided=True),
-    "embedding_bag_backward": Bound(2, terms("dout", "per_sample_weights"), divided=True),
+    "embedding_bag_backward": Bound(
+        2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
+    ),
     "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight")),
     "linear_scan": Bound(4, terms("a", "b"), factors=("a", "b")),
     "linear_scan_backward": Bound(4, terms("dh", "a", "h"), factors=("dh", "a", "h")),
