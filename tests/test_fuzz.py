@@ -61,10 +61,11 @@ def test_trials_survive_being_stored() -> None:
 
 
 def test_thresholds_are_read_from_the_kernels() -> None:
-    from pullback.ops.scan import cpu, cpu_panels
+    from pullback.cpu import walks
+    from pullback.ops.scan import cpu_panels
     from pullback.ops.segment import cpu_words
 
-    assert {cpu.LONG, cpu_panels.MOST, cpu_words.BLOCK} <= set(thresholds())
+    assert {walks.CHUNK, cpu_panels.MOST, cpu_words.BLOCK} <= set(thresholds())
 
 
 def test_every_option_check_and_mistake_is_drawn() -> None:

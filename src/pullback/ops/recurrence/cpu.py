@@ -1,182 +1,199 @@
-"""The linear recurrence in Numba: one element after the other along the axis, sixteen rows at once.
+"""The linear recurrence on the scan engine: one step after the other.
 
-The rows of a vector are neighbours in the innermost of the other loops; their carries do not wait
-for each other. Where they lie side by side in every tensor, vectors are read and written in place.
-Elsewhere tiles are turned on the stack."""
+forward    h[j] = a[j]·h[j-1] + b[j]
+backward   g[j] = dh[j] + a[j+1]·g[j+1], db[j] = g[j], da[j] = g[j]·h[j-1], from the far end
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba.extending import register_jitable
-
+from pullback.cpu.blocks import both
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, words
-from pullback.cpu.loops import axis_words, extent, offset, step
-from pullback.cpu.memory import filled_wide, get_wide, on_stack, put
-from pullback.cpu.program import TENSORS, Phase, Program, grain_for
-from pullback.cpu.vector import fma
-from pullback.ops.recurrence.cpu_turn import LANES, TILE, turn_in, turn_out
-from pullback.tensor.layout import along_axis
-
-TILE_ELEMENTS = TILE * LANES
-FORWARD, BACKWARD = TENSORS + 3, TENSORS + 5  # where the layout words start
-
-
-@register_jitable
-def breadth(w):
-    """Rows in the innermost of the other loops."""
-    return w[1 + w[1]] if w[1] > 0 else 1
-
-
-@register_jitable
-def apart(w, tensor):
-    """Element stride from one row of that loop to the next."""
-    rank = w[1]
-    return w[3 + 2 * rank + tensor * (rank + 2)] if rank > 0 else 0
-
-
-@register_jitable
-def bundle(w, item):
-    """First row of bundle number `item`, and how many rows it holds."""
-    bundles = (breadth(w) + LANES - 1) // LANES
-    outer = item // bundles
-    start = (item - outer * bundles) * LANES
-    return outer * breadth(w) + start, min(LANES, breadth(w) - start)
-
-
-@register_jitable
-def walk_of(p, w, tensor, row):
-    """Where a tensor is walked: pointer, start, step along the axis, step from row to row."""
-    return p, offset(w, tensor, row), step(w, tensor), apart(w, tensor)
-
-
-@register_jitable
-def side_by_side(w, tensors):
-    """Whether the rows of a bundle lie side by side in all tensors."""
-    elsewhere = 0
-    for tensor in range(tensors):
-        elsewhere += abs(apart(w, tensor) - 1)
-    return elsewhere == 0
-
-
-# --- forward: h[n] = a[n]·h[n-1] + b[n] ----------------------------------------------------------
+from pullback.cpu.memory import filled_wide
+from pullback.cpu.numerics import has_nan, one_nan_each, times
+from pullback.cpu.program import Program
+from pullback.cpu.scan import Scan
+from pullback.cpu.scan_program import scan_program
+from pullback.cpu.tiles import by_type
+from pullback.cpu.vector import any_lane, fma, like, select
+from pullback.cpu.walks import Walks
 
 
 @inlined
-def forward_steps(a, b, h, carry, begins, count):
-    """`count` elements of sixteen rows, whose lanes lie side by side: (pointer, start, step)."""
-    for n in range(count):
-        term = get_wide(b[0], b[1] + n * b[2], 1, LANES)
-        if n > 0 or not begins:
-            term = fma(get_wide(a[0], a[1] + n * a[2], 1, LANES), carry, term)
-        carry = term
-        put(h[0], h[1] + n * h[2], 1, carry, False)
-    return carry
+def _work(p, n):
+    return filled_wide(p, 0.0, n)
 
 
-@kernel
-def forward_rows(task, lo, hi):
-    a, b, h = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
-    w = words(task, FORWARD)
-    in_place, total, none = side_by_side(w, 3), extent(w), filled_wide(a, 0.0, LANES)
-    ta, tb, th = (
-        on_stack(a, TILE_ELEMENTS),
-        on_stack(a, TILE_ELEMENTS),
-        on_stack(a, TILE_ELEMENTS),
-    )
-    for item in range(lo, hi):
-        row, rows = bundle(w, item)
-        wa, wb, wh = walk_of(a, w, 0, row), walk_of(b, w, 1, row), walk_of(h, w, 2, row)
-        if in_place and rows == LANES:
-            forward_steps(wa, wb, wh, none, True, total)
-            continue
-        carry = none
-        for first in range(0, total, TILE):
-            past = min(first + TILE, total)
-            turn_in(wa, ta, rows, first, past)
-            turn_in(wb, tb, rows, first, past)
-            carry = forward_steps(
-                (ta, 0, LANES), (tb, 0, LANES), (th, 0, LANES), carry, first == 0, past - first
-            )
-            turn_out(wh, th, rows, first, past)
-
-
-# --- backward: g[n] = dh[n] + a[n+1]·g[n+1], db = g, da[n] = g[n]·h[n-1] --------------------------
+# A state is what comes before a step: h, and 1 where that is nothing. The first factor is not
+# looked at: an infinite one has nothing to multiply. Backwards it is g and the factor to come.
 
 
 @inlined
-def backward_steps(dh, a, h, da, db, carries, begins, count, last):
-    """The same against the scan, so that what comes before in it comes next here: h is walked one
-    element further on. `last` is the number of the scan's first element, where nothing comes
-    before."""
-    later, factor = carries
-    for n in range(count):
-        g = get_wide(dh[0], dh[1] + n * dh[2], 1, LANES)
-        if n > 0 or not begins:
-            g = fma(factor, later, g)
-        factor = get_wide(a[0], a[1] + n * a[2], 1, LANES)
-        gradient = filled_wide(a[0], 0.0, LANES)
-        if n < last:
-            gradient = g * get_wide(h[0], h[1] + n * h[2], 1, LANES)
-        put(da[0], da[1] + n * da[2], 1, gradient, False)
-        put(db[0], db[1] + n * db[2], 1, g, False)
-        later = g
-    return later, factor
+def _start(p, n):
+    return filled_wide(p, 0.0, n), filled_wide(p, 1.0, n)
 
 
-@kernel
-def backward_rows(task, lo, hi):
-    dh, a, h = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
-    da, db = pointer(task, TENSORS + 3), pointer(task, TENSORS + 4)
-    w = words(task, BACKWARD)
-    in_place, total, none = side_by_side(w, 5), extent(w), filled_wide(a, 0.0, LANES)
-    tdh, ta, th = (
-        on_stack(a, TILE_ELEMENTS),
-        on_stack(a, TILE_ELEMENTS),
-        on_stack(a, TILE_ELEMENTS),
-    )
-    tda, tdb = on_stack(a, TILE_ELEMENTS), on_stack(a, TILE_ELEMENTS)
-    for item in range(lo, hi):
-        row, rows = bundle(w, item)
-        wdh, wa = walk_of(dh, w, 0, row), walk_of(a, w, 1, row)
-        wh = (h, offset(w, 2, row) + step(w, 2), step(w, 2), apart(w, 2))
-        wda, wdb = walk_of(da, w, 3, row), walk_of(db, w, 4, row)
-        carries = (none, none)
-        if in_place and rows == LANES:
-            backward_steps(wdh, wa, wh, wda, wdb, carries, True, total, total - 1)
-            continue
-        for first in range(0, total, TILE):
-            past = min(first + TILE, total)
-            turn_in(wdh, tdh, rows, first, past)
-            turn_in(wa, ta, rows, first, past)
-            turn_in(wh, th, rows, first, min(past, total - 1))
-            carries = backward_steps(
-                (tdh, 0, LANES),
-                (ta, 0, LANES),
-                (th, 0, LANES),
-                (tda, 0, LANES),
-                (tdb, 0, LANES),
-                carries,
-                first == 0,
-                past - first,
-                total - 1 - first,
-            )
-            turn_out(wda, tda, rows, first, past)
-            turn_out(wdb, tdb, rows, first, past)
+@by_type
+def _steps(state, a, b):
+    if len(a) == 4:
+
+        def four(state, a, b):
+            h0 = select(state[1] > 0, b[0], fma(a[0], state[0], b[0]))
+            h1 = fma(a[1], h0, b[1])
+            h2 = fma(a[2], h1, b[2])
+            return h0, h1, h2, fma(a[3], h2, b[3])
+
+        return four
+
+    def eight(state, a, b):
+        u = _steps(state, a[:4], b[:4])
+        return u + _steps((u[3], like(u[3], 0.0)), a[4:], b[4:])
+
+    return eight
 
 
-def _program(kernel: Any, desc: Any, reverse: bool, views: tuple[Any, ...]) -> Program:
-    loops = along_axis(desc.input_shape, desc.scan_axis, [view.strides for view in views])
-    inner = loops.rest.extents[-1] if loops.rest.extents else 1
-    bundles = loops.rest.count // max(inner, 1) * -(-inner // LANES) if loops.extent else 0
-    cost = loops.extent * desc.element.itemsize * len(views) * min(inner, LANES)
-    return Program((Phase(kernel, bundles, grain_for(cost)),), axis_words(loops, reverse))
+@inlined
+def _within(columns):
+    return columns, columns[0] + columns[1]
+
+
+@by_type
+def _combine(state, total):
+    B = len(total) // 2
+
+    def after(state, total):
+        h = _steps(state, total[:B], total[B:])[B - 1]
+        return h, like(h, 0.0)
+
+    return after
+
+
+@inlined
+def _apply(entering, inner):
+    return (_steps(entering, inner[0], inner[1]),)
+
+
+@inlined
+def _repair(outputs):
+    return (one_nan_each(outputs[0]),)
+
+
+FORWARD = Walks(
+    Scan(
+        neutral=(1.0, 0.0),
+        work=_work,
+        start=_start,
+        within=_within,
+        combine=_combine,
+        apply=_apply,
+        rare=has_nan,
+        repair=_repair,
+        serial=True,
+        inputs=(0, 1),
+        outputs=(2,),
+        ahead=(0, 0),
+    ),
+    "linear_scan",
+    __name__,
+)
+
+
+# --- backward -------------------------------------------------------------------------------------
+
+
+@inlined
+def _start_back(p, n):
+    return filled_wide(p, 0.0, n), filled_wide(p, 0.0, n), filled_wide(p, 1.0, n)
+
+
+@by_type
+def _steps_back(state, g, a):
+    """g of each step; the factor of a step is for the next."""
+    if len(a) == 4:
+
+        def four(state, g, a):
+            g0 = select(state[2] > 0, g[0], fma(state[1], state[0], g[0]))
+            g1 = fma(a[0], g0, g[1])
+            g2 = fma(a[1], g1, g[2])
+            return g0, g1, g2, fma(a[2], g2, g[3])
+
+        return four
+
+    def eight(state, g, a):
+        u = _steps_back(state, g[:4], a[:4])
+        return u + _steps_back((u[3], a[3], like(u[3], 0.0)), g[4:], a[4:])
+
+    return eight
+
+
+@inlined
+def _within_back(columns, numbers, about):
+    """Nothing comes before the last step: its factor has no gradient."""
+    g, a, h = columns
+    left = about[0] - 1 - numbers
+    return (g, a, h, left), g + a
+
+
+@by_type
+def _combine_back(state, total):
+    B = len(total) // 2
+
+    def after(state, total):
+        g = _steps_back(state, total[:B], total[B:])[B - 1]
+        return g, total[2 * B - 1], like(g, 0.0)
+
+    return after
+
+
+@by_type
+def _without_last(v, left):
+    if len(v) == 4:
+        return lambda v, left: (
+            select(left == 0, 0.0, v[0]), select(left == 1, 0.0, v[1]),
+            select(left == 2, 0.0, v[2]), select(left == 3, 0.0, v[3]),
+        )  # fmt: skip
+    return lambda v, left: _without_last(v[:4], left) + _without_last(v[4:], left - 4)
+
+
+@inlined
+def _apply_back(entering, inner):
+    g, a, h, left = inner
+    r = _steps_back(entering, g, a)
+    da = both(times, r, h)
+    if any_lane(left < len(h)):
+        da = _without_last(da, left)
+    return da, r
+
+
+@inlined
+def _repair_back(outputs):
+    return one_nan_each(outputs[0]), one_nan_each(outputs[1])
+
+
+BACKWARD = Walks(
+    Scan(
+        neutral=(0.0, 1.0, 0.0),
+        work=_work,
+        start=_start_back,
+        within=_within_back,
+        combine=_combine_back,
+        apply=_apply_back,
+        repair=_repair_back,
+        serial=True,
+        numbered=True,
+        inputs=(0, 1, 2),
+        outputs=(3, 4),
+        ahead=(0, 0, 1),
+    ),
+    "linear_scan_backward",
+    __name__,
+)
 
 
 def forward(desc: Any, a: Any, b: Any, h: Any) -> Program:
-    return _program(forward_rows, desc, desc.reverse, (a, b, h))
+    return scan_program(FORWARD, desc, (a, b, h))
 
 
 def backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> Program:
-    return _program(backward_rows, desc, not desc.reverse, (dh, a, h, da, db))
+    return scan_program(BACKWARD, desc, (dh, a, h, da, db), against=True)

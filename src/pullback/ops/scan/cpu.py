@@ -1,256 +1,69 @@
-"""Scans in Numba: which kernel a plan runs, and over which lines.
-
-Where things are: `cpu_sum`, `cpu_product`, `cpu_extremum` and `cpu_logsumexp` hold the kernels of a
-kind. Beside each stand its `_backward`, `_halves` if f16 and bf16 have a way of their own (or
-`_recomputed`, where they keep no y), and `_chained` kernels, whose threads share a line. The
-mathematics of log-sum-exp is in `cpu_exponents`, `cpu_decays` and `cpu_decay_pairs`.
-
-How the steps of a line lie in vectors, so that a scan needs few shuffles: eight under each other
-(`cpu_columns`, walked in `cpu_groups`), four (`cpu_quads`, made by `cpu_turned`), halves as two
-quads (`cpu_octets`) or as even and odd ones (`cpu_pairs`), f64 a line to each lane
-(`cpu_abreast`); across the axis, lines next to each other (`cpu_side_by_side`). Short lines are
-turned to lie so, in panels (`cpu_panels`) or, of f32, four at a time in registers (`cpu_fours`).
-"""
+"""Scans in Numba: the kernels of each kind, and the program of a plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.kinds import ScanKind, TieRule
-from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
-from pullback.cpu.kernel import Kernel
-from pullback.cpu.loops import axis_words
-from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
+from pullback.cpu.program import Program
+from pullback.cpu.scan_program import scan_program
+from pullback.cpu.walks import Walks
 from pullback.ops.scan.contract import keeps_y
-from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
-from pullback.ops.scan.recomputed import RECOMPUTED
-from pullback.tensor.layout import AxisLoops, along_axis
 
-VECTOR_BYTES = 32
-K = ScanKind
-# Steps of a line, at most: longer ones are as fast by themselves, or do not fit.
-SHORT, FOURS, STRIDED = 50, 100, 512
-# Fewer lines are shared by threads, if they are this long and the kernel knows how.
-FEW_LINES, LONG = 16, 1 << 16
-FEWEST = 32  # lines for which it pays to turn them
+# The kernels of a kind are imported when the first of them is needed.
 
 
-@dataclass(frozen=True)
-class Way:
-    """The kernels of a scan and how they walk: `along` the axis, or `across` it, a strip of lines
-    at a time."""
+def _cumsum(_desc: Any, _positions: bool = False) -> Walks:
+    from pullback.ops.scan.cpu_cumsum import CUMSUM
 
-    along: Kernel
-    across: Kernel
-    vectors: int = 256  # in a strip
-    lines: int = 0  # in a strip, where a kernel has room for so many only
-    against: bool = False  # the scan's direction
-    chained: Kernel | None = None  # threads share a line,
-    chunk: int = 0  # this long a part at a time,
-    links: int = 1  # and hand so many links' words to the next,
-    sharing: tuple[ElementKind, ...] = tuple(ElementKind)  # of these elements
-    whole_rows: bool = False  # across, too, lines of memory are written at once
-    abreast: int = 1  # along, so many lines of f64 go together
-    short: int = SHORT  # lines of so many steps or fewer go across in panels,
-    strided: int = STRIDED  # of so many where one steps over memory,
-    fours: int = 0  # and of f32 that walk ahead, of so many: there they need no room
-    runs: int = 0  # at most so many runs of items, where an item leads on to the memory of the next
-
-    def strip(self, element: ElementKind) -> int:
-        return self.lines or self.vectors * (VECTOR_BYTES // element.accumulator.itemsize)
+    return CUMSUM
 
 
-_ALONE = {"short": 0, "strided": 0}  # a kernel that knows no panels
+def _cumprod(desc: Any, _positions: bool = False) -> Walks:
+    from pullback.ops.scan.cpu_cumprod import CUMPROD, CUMPROD_F64
+
+    return CUMPROD_F64 if desc.element is ElementKind.F64 else CUMPROD
 
 
-def _way(room: ModuleType, name: str, **traits: Any) -> Way:
-    return Way(getattr(room, f"{name}_along"), getattr(room, f"{name}_across"), **traits)
+def _cumprod_backward(desc: Any) -> Walks:
+    from pullback.ops.scan.cpu_cumprod_backward import CUMPROD_BACKWARD, CUMPROD_BACKWARD_F64
+
+    return CUMPROD_BACKWARD_F64 if desc.element is ElementKind.F64 else CUMPROD_BACKWARD
 
 
-# Ways forward: of extrema by ties and by whether positions are wanted, else one. Ways backward: of
-# extrema by ties, else by whether y is read.
-Ways = tuple[dict[Any, Way], dict[Any, Way]]
+def _extremum(desc: Any, positions: bool) -> Walks:
+    from pullback.ops.scan.cpu_cummax import walks_of
+
+    return walks_of(desc.kind is ScanKind.CUMMIN, desc.ties is TieRule.LAST, positions)
 
 
-def _sums() -> Ways:
-    from pullback.ops.scan import cpu_sum as sums
-
-    way = _way(
-        sums,
-        "cumsum",
-        lines=sums.SIDE,
-        runs=256,
-        whole_rows=True,
-        fours=FOURS,
-        chained=sums.cumsum_chained,
-        chunk=sums.CHUNK,
-    )
-    return {None: way}, {False: replace(way, against=True)}
-
-
-def _products() -> Ways:
-    from pullback.ops.scan import cpu_product as products
-    from pullback.ops.scan import cpu_product_backward as kept
-    from pullback.ops.scan import cpu_product_chained as shared
-    from pullback.ops.scan import cpu_product_halves_backward as recomputed
-
-    way = _way(products, "cumprod", abreast=products.ABREAST, runs=256, fours=FOURS)
-    return {None: way}, {
-        True: _way(
-            kept,
-            "cumprod_backward",
-            lines=kept.SIDE,
-            whole_rows=True,
-            abreast=kept.ABREAST,
-            chained=shared.cumprod_backward_chained,
-            chunk=shared.CHUNK,
-            sharing=(ElementKind.F32,),
-        ),
-        False: _way(
-            recomputed,
-            "cumprod_recomputed",
-            lines=recomputed.SIDE,
-            whole_rows=True,
-            # What a longer line keeps has no room of its own.
-            short=min(SHORT, RECOMPUTED),
-            strided=min(STRIDED, RECOMPUTED),
-        ),
-    }
-
-
-def _log_sums() -> Ways:
-    from pullback.ops.scan import cpu_logsumexp as sums
-    from pullback.ops.scan import cpu_logsumexp_backward as kept
-    from pullback.ops.scan import cpu_logsumexp_chained as shared
-    from pullback.ops.scan import cpu_logsumexp_recomputed as recomputed
-
-    traits: dict[str, Any] = {
-        "whole_rows": True,
-        "chunk": shared.CHUNK,
-        "links": shared.LINKS,
-        "runs": 256,
-    }
-    along, back = shared.logcumsumexp_chained, shared.logcumsumexp_backward_chained
-    return {None: _way(sums, "logcumsumexp", vectors=128, chained=along, **traits)}, {
-        True: _way(kept, "logcumsumexp_backward", against=True, chained=back, **traits),
-        False: _way(recomputed, "logcumsumexp_recomputed", lines=recomputed.SIDE, **_ALONE),
-    }
-
-
-def _extrema() -> Ways:
-    from pullback.ops.scan import cpu_extremum as extrema
-    from pullback.ops.scan import cpu_extremum_backward as places
-    from pullback.ops.scan import cpu_extremum_chained as shared
-
-    values = {(t, False): _way(extrema, t.value, lines=extrema.SIDE, whole_rows=True) for t in TIES}
-    positions = {(t, True): _way(extrema, f"{t.value}_indices", **_ALONE) for t in TIES}
-    return values | positions, {
-        t: _way(
-            places,
-            f"{t.value}_backward",
-            lines=places.SIDE,
-            whole_rows=True,
-            chained=getattr(shared, f"{t.value}_backward_chained"),
-            chunk=shared.SPAN,
-            links=shared.LINKS,
-        )
-        for t in TIES
-    }
-
-
-TIES = (TieRule.FIRST, TieRule.LAST)
-_OF = {
-    K.CUMSUM: _sums,
-    K.CUMPROD: _products,
-    K.LOG_CUMSUM_EXP: _log_sums,
-    K.CUMMAX: _extrema,
-    K.CUMMIN: _extrema,
+_FORWARD: dict[ScanKind, Callable[..., Walks]] = {
+    ScanKind.CUMSUM: _cumsum,
+    ScanKind.CUMPROD: _cumprod,
+    ScanKind.CUMMAX: _extremum,
+    ScanKind.CUMMIN: _extremum,
+}
+_BACKWARD: dict[ScanKind, Callable[..., Walks]] = {
+    ScanKind.CUMSUM: _cumsum,
+    ScanKind.CUMPROD: _cumprod_backward,
 }
 
 
-@cache
-def _ways(kind: ScanKind) -> Ways:
-    """The kernels of a kind are imported when the first of them is needed."""
-    return _OF[kind]()
-
-
 def forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
-    ways, _ = _ways(desc.kind)
-    way = ways.get((desc.ties, indices is not None)) or ways[None]
-    return _program(desc, [x, y, indices], way)
+    if walks := _FORWARD.get(desc.kind):
+        return scan_program(walks(desc, indices is not None), desc, (x, y, indices))
+    from pullback.ops.scan import cpu_ways
+
+    return cpu_ways.forward(desc, x, y)
 
 
 def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
-    kept, (_, ways) = y if keeps_y(desc) else None, _ways(desc.kind)
-    way = ways.get(desc.ties) or ways[kept is not None]
-    return _program(desc, [dy, dx, x, kept], way)
+    saved = y if keeps_y(desc) else None
+    walks = _BACKWARD.get(desc.kind)
+    if walks and (desc.kind is ScanKind.CUMSUM or keeps_y(desc)):
+        return scan_program(walks(desc), desc, (dy, dx, x, saved), against=True)
+    from pullback.ops.scan import cpu_ways
 
-
-def _flip(desc: Any) -> int:
-    """What turns minima into maxima: the sign bit of the element kernels compare."""
-    wide = desc.element is ElementKind.F64
-    return 0 if desc.kind is not K.CUMMIN else -(1 << 63) if wide else -(1 << 31)
-
-
-def _most_lines(n: int) -> int:
-    """Of n steps, that fit a room: the more go together, the more of what is fetched is used."""
-    return min(MOST, (ROOM // (n + ABREAST) - APART) // ABREAST * ABREAST)
-
-
-def _is_straight(loops: AxisLoops) -> bool:
-    return all(abs(step) == 1 for step in loops.steps)
-
-
-def _short(desc: Any, loops: AxisLoops, way: Way) -> int:
-    """Of how many steps lines may be to go in panels."""
-    if not _is_straight(loops):
-        return way.strided
-    ahead = desc.reverse == way.against and desc.element is ElementKind.F32
-    return max(way.short, way.fours if ahead and set(loops.steps) == {1} else 0)
-
-
-def _program(desc: Any, views: list[Any], way: Way) -> Program:
-    present = next(v for v in views if v is not None)
-    strides = [(v or present).strides for v in views]
-    strides += [present.strides] * (TENSORS_WALKED - len(strides))
-    loops = along_axis(desc.input_shape, desc.scan_axis, strides)
-    n, lines = loops.extent, loops.rest.count
-    short = _short(desc, loops, way)
-    in_panels = not loops.columns and 0 < n <= short and lines >= FEWEST
-    columns = strip = 1
-    items, links = lines if n else 0, 0
-    kernel = way.across if loops.columns or in_panels else way.along
-    if in_panels:
-        widest = panel_lines(n) if _is_straight(loops) else _most_lines(n)
-        columns = strip = min(widest, way.strip(desc.element))
-        items = -(-lines // strip)
-    elif loops.columns:
-        columns, strip = loops.rest.extents[-1], way.strip(desc.element)
-        items = lines // columns * -(-columns // strip) if n and columns else 0
-    elif way.chained and desc.element in way.sharing and 0 < lines < FEW_LINES and n >= LONG:
-        kernel = way.chained
-        items, strip, links = lines * -(-n // way.chunk), lines, lines * way.links
-    tensors = sum(v is not None for v in views)
-    size = n * min(strip, columns) * desc.element.itemsize * tensors
-    run = items // way.runs if way.runs else 0
-    grain = 1 if links else max(grain_for(size, BYTES_PER_CHUNK << in_panels), run)
-    if desc.element is ElementKind.F64 and kernel is way.along:
-        grain = -(-grain // way.abreast) * way.abreast
-    phase = Phase(kernel, items, grain)
-    # Across, a line of memory is written in several pieces: they must meet in the cache.
-    at_once = way.whole_rows or not loops.columns
-    words = (
-        *(0,) * (TENSORS_WALKED - len(views)),
-        0 if in_panels else columns,
-        strip,
-        int(at_once and streams(n * lines * desc.element.itemsize)),
-        _flip(desc),
-        -1 if desc.reverse else 0,
-        *axis_words(loops, desc.reverse != way.against),
-        *(0,) * (LINK_WORDS * links),
-    )
-    return Program((phase,), words)
+    return cpu_ways.backward(desc, dy, dx, x, saved)

@@ -12,6 +12,7 @@ from numba import types
 
 from pullback.cpu.elementary import per_type
 from pullback.cpu.emit import inlined
+from pullback.cpu.numerics import one_nan
 from pullback.cpu.tile_blocks import shortened
 from pullback.cpu.tiles import by_type, first, last, load, load_wide, moved, spread, store
 from pullback.cpu.vector import (
@@ -25,6 +26,7 @@ from pullback.cpu.vector import (
     to_f32,
     to_f64,
 )
+from pullback.ops.scan.cpu_columns import STEPS as BLOCK
 from pullback.ops.scan.cpu_columns import over
 from pullback.ops.scan.cpu_exponents import (
     INFINITE_F32,
@@ -39,7 +41,6 @@ from pullback.ops.scan.cpu_exponents import (
     smallest,
 )
 from pullback.ops.scan.cpu_logsumexp import as_wide
-from pullback.ops.scan.cpu_sum import BLOCK, one_nan
 
 INFINITY, NAN = math.inf, math.nan
 

@@ -33,6 +33,7 @@ from pullback.ops.scan.cpu_columns import (
     running,
     store_columns,
 )
+from pullback.ops.scan.cpu_columns import STEPS as BLOCK
 from pullback.ops.scan.cpu_decay_pairs import around, unusual_decay_tile, weighted
 from pullback.ops.scan.cpu_exponents import (
     REACH,
@@ -44,7 +45,6 @@ from pullback.ops.scan.cpu_exponents import (
     power,
 )
 from pullback.ops.scan.cpu_logsumexp import as_compute
-from pullback.ops.scan.cpu_sum import BLOCK
 
 # What is carried from block to block of a usual tile is between tiny and huge, or zero, and dy is
 # not faint. Then all products and sums in the element's own precision are normal numbers.

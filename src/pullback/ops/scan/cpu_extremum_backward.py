@@ -13,6 +13,7 @@ from numba import types
 from pullback.cpu.emit import I64, Lane, Vec, inlined, op, shuffle
 from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import fence, filled_wide, on_stack, scalar_wide, write
+from pullback.cpu.numerics import NAN, one_nan
 from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import sweep_back
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
@@ -45,6 +46,7 @@ from pullback.cpu.vector import (
     splat,
 )
 from pullback.ops.scan.cpu_extremum import (
+    BLOCK,
     LINES,
     first_extrema,
     first_wins,
@@ -55,7 +57,6 @@ from pullback.ops.scan.cpu_extremum import (
 from pullback.ops.scan.cpu_extremum_halves import holds
 from pullback.ops.scan.cpu_panels import AS_BEFORE, in_panels
 from pullback.ops.scan.cpu_side_by_side import AHEAD, are_near, ask_ahead
-from pullback.ops.scan.cpu_sum import BLOCK, NAN, one_nan
 
 CHUNK = 2048
 SIDE = 1024  # lines of an item across

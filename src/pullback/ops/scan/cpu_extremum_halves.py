@@ -74,24 +74,8 @@ def _holds(x: types.BaseTuple, best: Vec, sign: types.Integer, last: Lane):
     return types.boolean(x, best, types.int64, last), emit
 
 
-@op
-def _store_held(y: types.BaseTuple, best: Vec, sign: types.Integer):
-    def emit(b, y_, best_, sign_):
-        code = b.xor(_code(b, y[0], best_), _flip(b, sign_))
-        Tile(b, y, y_, ROWS, 1).store(splatted(b, code, ROWS))
-
-    return types.void(y, best, types.int64), emit
-
-
 @by_type
 def holds(x, size, best, sign, last, rows, L):
     if _is_for(x, size, rows, L):
         return lambda x, size, best, sign, last, rows, L: _holds(x, best, sign, last)
     return lambda x, size, best, sign, last, rows, L: False
-
-
-@by_type
-def store_held(y, size, best, sign, rows, L):
-    if _is_for(y, size, rows, L):
-        return lambda y, size, best, sign, rows, L: _store_held(y, best, sign)
-    return lambda y, size, best, sign, rows, L: None

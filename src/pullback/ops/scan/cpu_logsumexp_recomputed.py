@@ -9,8 +9,6 @@ in f32 inside a block, and from block to block in f64. 1/s is scaled to about on
 group, so that dy decides what fits. A group that is not usual goes block by block as pairs.
 """
 
-import math
-
 import numpy as np
 
 from pullback.cpu.emit import inlined
@@ -78,7 +76,6 @@ ALL_GROUPS = 2 + ACROSS // STEPS  # of a chunk; along there are fewer
 KEPT = ALL_GROUPS * GROUPS
 SCRATCH = (GROUPS * 64 + 1) * 8
 HUGE, TINY = 2.0**100, 2.0**-100  # what is between them stays a normal number in a product
-INFINITY = math.inf
 
 
 # --- groups ---------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from pullback.cpu.emit import I32, I64, Lane, Vec, constant, op, shuffle, splatt
 from pullback.cpu.memory import decoded, encoded
 from pullback.cpu.tile_blocks import opaque
 from pullback.cpu.tiles import Tile, by_type, joined, moved, steps_and_lines, tile_mask
-from pullback.ops.scan.cpu_pairs import combined, parted_words, rounded
-from pullback.ops.scan.cpu_quads import common_step, straight
+from pullback.ops.scan.cpu_quads import combined, common_step, parted_words, rounded, straight
 from pullback.ops.scan.cpu_side_by_side import tiles_at
 
 STEPS: Final = 4  # of a quad

@@ -12,6 +12,7 @@ import math
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, word
 from pullback.cpu.memory import as_f32_pointer, as_f64_pointer, fence, get, on_stack, prefetch, put
+from pullback.cpu.numerics import one_nan
 from pullback.cpu.program import TENSORS, WORKSPACE
 from pullback.cpu.staging import move_row
 from pullback.cpu.sweep import cursor, length, strip_of
@@ -48,7 +49,6 @@ from pullback.ops.scan.cpu_octets import (
     sweep_octets_back,
 )
 from pullback.ops.scan.cpu_panels import in_panels
-from pullback.ops.scan.cpu_product_backward import affine
 from pullback.ops.scan.cpu_product_halves import (
     LARGE,
     SMALL,
@@ -61,7 +61,6 @@ from pullback.ops.scan.cpu_product_halves import (
     times,
 )
 from pullback.ops.scan.cpu_quads import chained, chained_back
-from pullback.ops.scan.cpu_sum import one_nan
 from pullback.ops.scan.recomputed import RECOMPUTED
 
 # How many steps of how many lines are a chunk; across, one has room for its rows on the stack.
@@ -79,6 +78,12 @@ LEAST_MODEST, LIMIT_MODEST = 2.0**-50, 2.0**50
 LINE, AHEAD = 32, 8  # halves of a cache line; rows between a request for memory and its use
 INFINITY = math.inf
 NOTHING = 2.0**-300  # no such product times a sum is a half
+
+
+@inlined
+def affine(carry, totals):
+    p, b = totals
+    return fma(p, carry, b)
 
 
 # --- the products that enter octets ---------------------------------------------------------------

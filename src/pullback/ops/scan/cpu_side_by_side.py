@@ -16,8 +16,7 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I64, Lane, inlined, op
-from pullback.cpu.staging import move_row
-from pullback.cpu.tiles import moved, with_second
+from pullback.cpu.tiles import moved
 from pullback.cpu.transfer import asked_for
 
 CACHE_LINE = 64
@@ -65,17 +64,6 @@ def ask_ahead(cursors: types.BaseTuple, tiles: types.Integer, rows: Lane, L: Lan
 def tiles_at(tile, cursors, k, following, n, lines, states, rows, L):
     ahead = AHEAD if following > k else -AHEAD
     _tiles(tile, cursors, cursors, k, ahead, n, lines, states, rows, L)
-
-
-@inlined
-def rows_at(tile, cursors, box, pitch, k, n, lines, states, rows, L):
-    out = cursors[1]
-    p, i, step, streaming = out
-    there = (box, -k * pitch, pitch, False) if streaming else out
-    boxed = with_second(cursors, there)
-    _tiles(tile, boxed, cursors[:1], k, AHEAD, n, lines, states, rows, L)
-    for row in range(min(rows, n - k) if streaming else 0):
-        move_row(box, row * pitch, p, i + (k + row) * step, lines, streaming)
 
 
 @inlined

@@ -1,0 +1,207 @@
+"""One engine for scans along an axis.
+
+A scan says what happens to a block of steps; the engine owns dtype, layout, direction, tails,
+streaming stores and threads. Blocks are chained in the order of the walk and are equally long in
+every walk (cpu/columns), so that all walks do the same operations in the same order: same bits.
+
+    along     tiles are W blocks of one line, chained from lane to lane
+    lines     tiles are a block of W lines: short lines, and scans whose blocks cannot be combined
+    across    the same where lines are neighbours in memory: a cache line of every step
+    shared    along, but threads share a line, a chunk of CHUNK steps each
+
+What does not fill a tile, or has other strides, goes by way of the stack (cpu/parts).
+
+Lines are cut into chunks where a scan has `carried` and `rebased`: every chunk starts with a state
+of its own, based on the value of the chunks before. A thread that must wait for that value runs
+its chunk without outputs meanwhile. `start` rebased is a scan with an initial value, `carried` the
+value at the end of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.cpu.blocks import passed_on, step_numbers
+from pullback.cpu.columns import ANY, NUMBERS, loads, store_tile
+from pullback.cpu.emit import inlined
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The definition of a scan. `columns[t][s]` is step s of input t, a Vec of the working type;
+    a state is a tuple of Vecs.
+
+    work(p, n)              any Vec of the working type, n lanes
+    start(p, n)             the state before a line
+    within(columns)         -> inner, total: tuples
+    combine(state, total)   -> state
+    apply(entering, inner)  -> for each output its columns
+    repair(outputs)         -> the outputs with one NaN for all; unless it is known that there is
+    rare(state, outputs)    none, from the state after a tile or its outputs
+    fast                    may(state, columns), within, combine, apply: a shorter way for tiles
+                            that may take it, with the same bits
+    trial                   fits(state, outputs), within, combine, apply: a shorter way whose
+                            results show whether a tile may take it
+    held                    holds(state, columns) and held(state, columns) -> outputs: tiles that
+                            leave the state as it is; lanes and steps come in any order
+    numbered                within(columns, numbers, about): the number of each lane's first step,
+                            and (steps of a line, 0 or -1 for a reversed scan)
+    """
+
+    neutral: tuple[float, ...]  # what each input is beyond the end of a line
+    work: Callable[..., Any]
+    start: Callable[..., Any]
+    within: Callable[..., Any]
+    combine: Callable[..., Any]
+    apply: Callable[..., Any]
+    rare: Callable[..., Any] | None = None
+    repair: Callable[..., Any] | None = None
+    fast: tuple[Callable[..., Any], ...] = ()
+    trial: tuple[Callable[..., Any], ...] = ()
+    held: tuple[Callable[..., Any], ...] = ()
+    carried: Callable[..., Any] | None = None
+    rebased: Callable[..., Any] | None = None
+    numbered: bool = False
+    serial: bool = False  # blocks of a line are no shorter way than its steps: prefer `lines`
+    mode: int = ANY  # how outputs are encoded
+    inputs: tuple[int, ...] = (0,)  # slots of the plan's record
+    outputs: tuple[int, ...] = (1,)
+    indices: tuple[int, ...] = ()  # more outputs, of the index type
+    ahead: tuple[int, ...] = (0,)  # for each input whether it is read one step on in the walk
+
+    @property
+    def results(self) -> int:
+        return len(self.outputs) + len(self.indices)
+
+    @property
+    def tensors(self) -> int:
+        return len(self.inputs) + self.results
+
+
+# --- a tile ---------------------------------------------------------------------------------------
+
+
+def tile_of(scan: Scan) -> Callable[..., Any]:
+    """tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back) -> state: the
+    tile at step k and line c of the cursors, which is step `number` of the walk; from there on a
+    line has `left` steps."""
+    within = scan.within
+    if scan.numbered:
+        inner_of = inlined(
+            lambda columns, p, number, about, walk, back: within(
+                columns, step_numbers(p, number, columns[0][0], walk, back), about
+            )
+        )
+    else:
+        inner_of = inlined(lambda columns, p, number, about, walk, back: within(columns))
+    usual = _careful(scan, inner_of)
+    if scan.fast:
+        usual = _either(scan, usual)
+    if scan.trial:
+        usual = _tried(scan, usual)
+    work, mode, load_tile = scan.work, scan.mode, loads(scan.neutral, scan.ahead)
+
+    @inlined
+    def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
+        p = ins[0][0]
+        columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
+        return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
+
+    if not scan.held:
+        return tile
+    holds, held = scan.held
+
+    @inlined
+    def unless_held(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
+        p = ins[0][0]
+        steps = load_tile(ins, k, c, left, work(p, W), walk, back, 1)
+        if holds(state, steps):
+            store_tile(p, outs, k, c, left, held(state, steps), streaming, mode, walk, back)
+            return state
+        return tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back)
+
+    return unless_held
+
+
+def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
+    combine, apply, repair, mode = scan.combine, scan.apply, scan.repair, scan.mode
+    stored = _stored_if_rare(scan)
+
+    @inlined
+    def scanned(p, columns, number, about, state, walk, back):
+        inner, total = inner_of(columns, p, number, about, walk, back)
+        entering, after = passed_on(combine, p, state, total, walk, back)
+        return apply(entering, inner), after
+
+    @inlined
+    def exact(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
+        v, after = scanned(p, columns, number, about, state, walk, back)
+        store_tile(p, outs, k, c, left, v, streaming, mode, walk, back)
+        return after
+
+    @inlined
+    def repaired(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
+        v, after = scanned(p, columns, number, about, state, walk, back)
+        store_tile(p, outs, k, c, left, repair(v), streaming, ANY, walk, back)
+        return after
+
+    @inlined
+    def if_rare(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
+        v, after = scanned(p, columns, number, about, state, walk, back)
+        stored(p, outs, k, c, left, v, after, streaming, walk, back)
+        return after
+
+    if repair is None:
+        return exact
+    return repaired if scan.fast or scan.rare is None else if_rare
+
+
+def _stored_if_rare(scan: Scan) -> Callable[..., Any]:
+    rare, repair, mode = scan.rare, scan.repair, scan.mode
+
+    @inlined
+    def if_rare(p, outs, k, c, left, v, after, streaming, walk, back):
+        if rare(after, v):
+            store_tile(p, outs, k, c, left, repair(v), streaming, ANY, walk, back)
+        else:
+            store_tile(p, outs, k, c, left, v, streaming, NUMBERS, walk, back)
+
+    @inlined
+    def exact(p, outs, k, c, left, v, after, streaming, walk, back):
+        store_tile(p, outs, k, c, left, v, streaming, mode, walk, back)
+
+    return exact if rare is None else if_rare
+
+
+def _either(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
+    may, within, combine, apply = scan.fast
+    stored = _stored_if_rare(scan)
+
+    @inlined
+    def either(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
+        if may(state, columns):
+            inner, total = within(columns)
+            entering, after = passed_on(combine, p, state, total, walk, back)
+            stored(p, outs, k, c, left, apply(entering, inner), after, streaming, walk, back)
+            return after
+        return careful(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
+
+    return either
+
+
+def _tried(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
+    fits, within, combine, apply = scan.trial
+
+    @inlined
+    def tried(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
+        inner, total = within(columns)
+        entering, after = passed_on(combine, p, state, total, walk, back)
+        v = apply(entering, inner)
+        if fits(after, v):
+            store_tile(p, outs, k, c, left, v, streaming, NUMBERS, walk, back)
+            return after
+        return careful(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
+
+    return tried
