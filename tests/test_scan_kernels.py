@@ -336,3 +336,18 @@ def test_large_outputs_of_different_alignment(axis: int) -> None:
     pullback.linear_scan_backward(x, a, x, axis, out=outs)
     again = pullback.linear_scan_backward(x[:, :], a, x, axis)
     assert [o.tobytes() for o in outs] == [o.tobytes() for o in again]
+
+
+def test_kernels_of_the_engine_are_found_by_name() -> None:
+    """A program that JAX exported names its kernels; another process looks them up."""
+    from pullback.ops.scan.cpu_cummax import walks_of
+
+    script = (
+        "from pullback.contract.record import resolve\n"
+        "import sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    assert resolve(':'.join(name.rsplit('.', 1))).name == name\n"
+    )
+    walks = [cpu_cumsum.CUMSUM, walks_of(True, True, False), walks_of(False, False, True)]
+    names = [kernel.name for each in walks for kernel in each.kernels.values()]
+    subprocess.run([sys.executable, "-c", script, *names], check=True)

@@ -9,7 +9,8 @@ from pullback.cpu.columns import lanes_of_lines
 from pullback.cpu.lookback import LINK_WORDS
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import Phase, Program, grain_for, streams
-from pullback.cpu.walks import AXIS, CHUNK, SIDE, SLOTS, Walks
+from pullback.cpu.scan_words import MOST_TENSORS
+from pullback.cpu.walks import AXIS, CHUNK, SIDE, Walks
 from pullback.tensor.layout import along_axis
 
 SHORT = 128  # steps of lines that go W at a time
@@ -45,7 +46,7 @@ def scan_program(walks: Walks, desc: Any, views: Sequence[Any], against: bool = 
     pays = walk == "across" or (n > SHORT and (size == 8 or bool(walks.scan.held)))
     streaming = pays and walks.scan.results == 1 and streams(n * count * size)
     axis = axis_words(loops, reverse)
-    words = [0] * (SLOTS - len(views))
+    words = [0] * (1 + MOST_TENSORS - len(views))
     words += [columns, strip, int(streaming), int(straight), -1 if desc.reverse else 0]
     words += [AXIS + len(axis), *axis, *(0,) * (LINK_WORDS * links)]
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.

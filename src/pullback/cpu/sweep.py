@@ -10,14 +10,14 @@ tile of a line: any tuple of Vec(L). Across, the states of a strip wait on the s
 
 from typing import Final
 
-from pullback.cpu.block import TENSORS
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word, words
 from pullback.cpu.loops import extent, offset, step
 from pullback.cpu.memory import is_aligned
+from pullback.cpu.scan_words import FIRST_WORD
 from pullback.cpu.tiles import by_type, moved, turned_round
 
-LINES: Final = TENSORS + 4
+LINES: Final = FIRST_WORD
 STRIP: Final = LINES + 1
 STREAMS: Final = LINES + 2
 OPTION: Final = LINES + 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -23,6 +24,7 @@ from pullback.cpu.loops import between, extent, offset, step
 from pullback.cpu.memory import fence, is_aligned, to_next_line
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
 from pullback.cpu.scan import Scan, tile_of
+from pullback.cpu.scan_words import FIRST_WORD
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
 
@@ -34,13 +36,10 @@ SIDE: Final = 1024  # lines of a strip across
 NEAR: Final = 1024
 AHEAD: Final = 16
 
-# Words of a scan: after the tensors of its record (room for SLOTS), lines that lie side by side,
-# how many of them an item takes, whether outputs go past the caches, whether every tensor walks
-# the axis by 1 or by -1, 0 or -1 for a reversed scan, where the links of `shared` begin.
-SLOTS: Final = 5
-ROW, STRIP, STREAMS, STRAIGHT, REVERSED, LINKS, AXIS = (
-    TENSORS + SLOTS + k for k in range(7)
-)  # fmt: skip
+# Words of a scan: lines that lie side by side, how many of them an item takes, whether outputs go
+# past the caches, whether every tensor walks the axis by 1 or by -1, 0 or -1 for a reversed scan,
+# where the links of `shared` begin.
+ROW, STRIP, STREAMS, STRAIGHT, REVERSED, LINKS, AXIS = (FIRST_WORD + k for k in range(7))
 
 
 # --- cursors --------------------------------------------------------------------------------------
@@ -87,7 +86,8 @@ def _strip_at(task, item):
 
 class Walks:
     """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared; and
-    those whose steps run against memory order, which end in _back."""
+    those whose steps run against memory order, which end in _back. Each is an attribute of its
+    module too: a program that JAX exported finds its kernels by name."""
 
     def __init__(self, scan: Scan, name: str, module: str) -> None:
         self.scan = scan
@@ -102,7 +102,8 @@ class Walks:
             for suffix, back in (("", 0), ("_back", 1)):
                 if walk != "across" or not back:
                     full = f"{name}_{walk}{suffix}"
-                    self.kernels[walk + suffix] = _kernel(body, back, full, module)
+                    kernel = self.kernels[walk + suffix] = _kernel(body, back, full, module)
+                    setattr(sys.modules[module], full, kernel)
 
 
 def _template(task, lo, hi):

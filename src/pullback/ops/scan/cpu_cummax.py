@@ -13,6 +13,7 @@ from typing import Any
 from pullback.cpu.blocks import each, running
 from pullback.cpu.columns import EXACT
 from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import Kernel
 from pullback.cpu.memory import filled
 from pullback.cpu.numerics import INFINITY, any_nan
 from pullback.cpu.scan import Scan
@@ -212,3 +213,14 @@ def walks_of(least: bool, last: bool, positions: bool) -> Walks:
     if positions:
         return Walks(_positions((least, last)), f"{name}_positions", __name__)
     return Walks(_values((least, last)), name, __name__)
+
+
+def __getattr__(name: str) -> Kernel:
+    """A kernel by its name, for programs that were laid out by another process."""
+    parts = name.split("_")
+    if len(parts) > 2 and parts[0] in ("cummax", "cummin") and parts[1] in ("first", "last"):
+        walks_of(parts[0] == "cummin", parts[1] == "last", parts[2] == "positions")
+        if name in globals():
+            found: Kernel = globals()[name]
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

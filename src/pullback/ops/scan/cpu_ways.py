@@ -23,6 +23,7 @@ from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
+from pullback.cpu.scan_words import MOST_TENSORS
 from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
 from pullback.ops.scan.recomputed import RECOMPUTED
 from pullback.tensor.layout import AxisLoops, along_axis
@@ -196,7 +197,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     # Across, a line of memory is written in several pieces: they must meet in the cache.
     at_once = way.whole_rows or not loops.columns
     words = (
-        *(0,) * (TENSORS_WALKED - len(views)),
+        *(0,) * (1 + MOST_TENSORS - len(views)),
         0 if in_panels else columns,
         strip,
         int(at_once and streams(n * lines * desc.element.itemsize)),
