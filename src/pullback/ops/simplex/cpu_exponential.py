@@ -33,7 +33,7 @@ def floor_of(s):
 
 @by_type
 def scaled_exp(p, x, bias, floor):
-    """e^x·2^s for s integral; NaN stays NaN. Within an ulp. In bf16, which keeps a third of the
+    """e^x·2^s for s integral; NaN stays NaN. Within 1.1 ulp. In bf16, which keeps a third of the
     digits, within 2^-17 of e^(x + k·drift_of(p)), k = x / log 2: fewer steps."""
 
     def exact(p, x, bias, floor):
