@@ -67,7 +67,23 @@ def _embedding(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("bags", bags, {"padding_idx": 0})
 
 
+def _entmax(rng: np.random.Generator) -> Iterator[Case]:
+    """Even rows, for the reason above; alpha is a number or a tensor, targets are of both kinds."""
+    x = {"x": _apart(rng, 3, 4) / 20}
+    yield Case("number", {**x, "dy": rng.standard_normal((3, 4))}, {"axis": 0, "alpha": 1.3})
+    arrays = {**x, "dy": rng.standard_normal((3, 4)), "alpha": np.array([[1.2], [1.5], [1.7]])}
+    yield Case("alpha of rows", arrays, {"axis": 1})
+    yield Case("one alpha", {**arrays, "alpha": np.array(1.4)}, {"axis": 1})
+    loss = {**x, "dy": rng.standard_normal(3)}
+    target = rng.random((3, 4))
+    target /= target.sum(1, keepdims=True)
+    yield Case("distribution", {**loss, "target": target}, {"axis": 1, "alpha": 1.3})
+    classes = {**x, "dy": rng.standard_normal(4), "target": np.array([2, 0, 1, 1])}
+    yield Case("classes", classes, {"axis": 0, "alpha": 1.3})
+
+
 _CASES = {
+    "entmax": _entmax,
     "scan": _rows,
     "simplex": _rows,
     "recurrence": _recurrence,

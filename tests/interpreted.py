@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +88,16 @@ def _with_infinities(got: Any, want: Any) -> Any:
         return np.where(np.isnan(got) & np.isinf(want), want.astype(got.dtype), got)
 
 
-SUBJECTS = [Interpreted(subject.function, subject.family) for subject in subjects().values()]
+def on_gpu(subject: Subject) -> bool:
+    """Whether its family has Triton kernels."""
+    return find_spec(f"pullback.ops.{subject.family}.gpu") is not None
+
+
+SUBJECTS = [
+    Interpreted(subject.function, subject.family)
+    for subject in subjects().values()
+    if on_gpu(subject)
+]
 
 
 def far_apart(array: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from interpreted import on_gpu
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
@@ -46,7 +47,9 @@ class OnGpu(Subject):
         return tuple(_to_cpu(t) for t in (result if isinstance(result, tuple) else (result,)))
 
 
-SUBJECTS = [OnGpu(subject.function, subject.family) for subject in subjects().values()]
+SUBJECTS = [
+    OnGpu(subject.function, subject.family) for subject in subjects().values() if on_gpu(subject)
+]
 
 
 @pytest.mark.parametrize("element", FLOATS, ids=lambda element: element.name.lower())

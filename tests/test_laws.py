@@ -189,7 +189,24 @@ def _smooth_embedding(rng: np.random.Generator) -> list[Case]:
     ]
 
 
+def _smooth_entmax(rng: np.random.Generator) -> list[Case]:
+    """Even rows: every entry has a share."""
+    x = 0.1 * rng.standard_normal((5, 7))
+    weights = rng.random((5, 7))
+    loss = {"x": x, "dy": rng.standard_normal(5)}
+    data = {"x": x, "dy": rng.standard_normal((5, 7))}
+    alpha = 1.2 + 0.5 * rng.random((5, 1))
+    share = {"target": weights / weights.sum(1, keepdims=True)}
+    return [
+        Case("number", data, {"axis": 0, "alpha": 1.3}),
+        Case("tensor", {**data, "alpha": alpha}, {"axis": 1}),
+        Case("distribution", {**loss, **share}, {"axis": 1, "alpha": 1.3}),
+        Case("classes", {**loss, "target": rng.integers(0, 7, 5)}, {"axis": 1, "alpha": 1.3}),
+    ]
+
+
 SMOOTH = {
+    "entmax": _smooth_entmax,
     "scan": _smooth_rows,
     "simplex": _smooth_rows,
     "recurrence": _smooth_recurrence,

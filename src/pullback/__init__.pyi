@@ -45,6 +45,19 @@ from pullback.ops.embedding.contract import EmbeddingBagDescriptor as EmbeddingB
 from pullback.ops.embedding.contract import EmbeddingBagPlan as EmbeddingBagPlan
 from pullback.ops.embedding.contract import EmbeddingDescriptor as EmbeddingDescriptor
 from pullback.ops.embedding.contract import EmbeddingPlan as EmbeddingPlan
+from pullback.ops.entmax.contract import EntmaxArgs as EntmaxArgs
+from pullback.ops.entmax.contract import EntmaxBackwardArgs as EntmaxBackwardArgs
+from pullback.ops.entmax.contract import EntmaxBackwardDescriptor as EntmaxBackwardDescriptor
+from pullback.ops.entmax.contract import EntmaxBackwardPlan as EntmaxBackwardPlan
+from pullback.ops.entmax.contract import EntmaxDescriptor as EntmaxDescriptor
+from pullback.ops.entmax.contract import EntmaxKind as EntmaxKind
+from pullback.ops.entmax.contract import EntmaxPlan as EntmaxPlan
+from pullback.ops.entmax.contract import SimplexLossArgs as SimplexLossArgs
+from pullback.ops.entmax.contract import SimplexLossBackwardArgs as SimplexLossBackwardArgs
+from pullback.ops.entmax.contract import SimplexLossBackwardDescriptor as SimplexLossBackwardDescriptor
+from pullback.ops.entmax.contract import SimplexLossBackwardPlan as SimplexLossBackwardPlan
+from pullback.ops.entmax.contract import SimplexLossDescriptor as SimplexLossDescriptor
+from pullback.ops.entmax.contract import SimplexLossPlan as SimplexLossPlan
 from pullback.ops.lerp.contract import BinaryParamArgs as BinaryParamArgs
 from pullback.ops.lerp.contract import BinaryParamBackwardArgs as BinaryParamBackwardArgs
 from pullback.ops.lerp.contract import BinaryParamBackwardDescriptor as BinaryParamBackwardDescriptor
@@ -422,6 +435,13 @@ def embedding_bag_per_sample_weights_backward(
     out_of_range: str | IndexPolicy = 'error',
     out: Any = None,
 ) -> Array: ...
+def entmax(
+    x: Array,
+    alpha: Array | float,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> Array: ...
 def entmax15(
     x: Array,
     axis: int = -1,
@@ -431,6 +451,49 @@ def entmax15(
 def entmax15_backward(
     dy: Array,
     y: Array,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> Array: ...
+def entmax15_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool = False,
+    out: Any = None,
+) -> Array: ...
+def entmax15_loss_backward(
+    dy: Array,
+    p: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> Array: ...
+def entmax_backward(
+    dy: Array,
+    y: Array,
+    alpha: Array | float,
+    axis: int = -1,
+    *,
+    x: Array | None = None,
+    out: Any = None,
+) -> Array: ...
+def entmax_loss(
+    x: Array,
+    target: Array | Any,
+    alpha: float,
+    axis: int = -1,
+    *,
+    return_probabilities: bool = False,
+    out: Any = None,
+) -> Array: ...
+def entmax_loss_backward(
+    dy: Array,
+    p: Array,
+    target: Array | Any,
+    alpha: float,
     axis: int = -1,
     *,
     out: Any = None,
@@ -610,6 +673,22 @@ def softmax_backward(
     *,
     out: Any = None,
 ) -> Array: ...
+def softmax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool = False,
+    out: Any = None,
+) -> Array: ...
+def softmax_loss_backward(
+    dy: Array,
+    p: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> Array: ...
 def sparsemax(
     x: Array,
     axis: int = -1,
@@ -619,6 +698,22 @@ def sparsemax(
 def sparsemax_backward(
     dy: Array,
     y: Array,
+    axis: int = -1,
+    *,
+    out: Any = None,
+) -> Array: ...
+def sparsemax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool = False,
+    out: Any = None,
+) -> Array: ...
+def sparsemax_loss_backward(
+    dy: Array,
+    p: Array,
+    target: Array | Any,
     axis: int = -1,
     *,
     out: Any = None,
@@ -648,6 +743,13 @@ __all__ = [
     "EmbeddingDescriptor",
     "EmbeddingKind",
     "EmbeddingPlan",
+    "EntmaxArgs",
+    "EntmaxBackwardArgs",
+    "EntmaxBackwardDescriptor",
+    "EntmaxBackwardPlan",
+    "EntmaxDescriptor",
+    "EntmaxKind",
+    "EntmaxPlan",
     "IndexElementKind",
     "IndexOutOfRange",
     "IndexPolicy",
@@ -713,6 +815,12 @@ __all__ = [
     "SegmentSumBackwardPlan",
     "SegmentSumDescriptor",
     "SegmentSumPlan",
+    "SimplexLossArgs",
+    "SimplexLossBackwardArgs",
+    "SimplexLossBackwardDescriptor",
+    "SimplexLossBackwardPlan",
+    "SimplexLossDescriptor",
+    "SimplexLossPlan",
     "SoftmaxArgs",
     "SoftmaxBackwardArgs",
     "SoftmaxBackwardDescriptor",
@@ -778,8 +886,14 @@ __all__ = [
     "embedding_bag_backward",
     "embedding_bag_per_sample_weights_backward",
     "empty_cache",
+    "entmax",
     "entmax15",
     "entmax15_backward",
+    "entmax15_loss",
+    "entmax15_loss_backward",
+    "entmax_backward",
+    "entmax_loss",
+    "entmax_loss_backward",
     "get_num_threads",
     "lerp",
     "lerp_backward",
@@ -804,6 +918,10 @@ __all__ = [
     "set_num_threads",
     "softmax",
     "softmax_backward",
+    "softmax_loss",
+    "softmax_loss_backward",
     "sparsemax",
     "sparsemax_backward",
+    "sparsemax_loss",
+    "sparsemax_loss_backward",
 ]

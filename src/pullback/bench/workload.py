@@ -176,10 +176,12 @@ class Row:
 
 
 def _saved(forward: Problem, draw: Draw) -> dict[str, Any]:
-    """What the forward leaves for its backward: its results, the positions of extrema included."""
+    """What the forward leaves for its backward: its results, and what it returns if asked to."""
     arguments = forward.arguments
     if arguments.get("mode") == "max":
         arguments = {**arguments, "return_indices": True}
+    if "return_probabilities" in forward.subject.function.parameters:
+        arguments = {**arguments, "return_probabilities": True}
     problem = forward if arguments is forward.arguments else Problem(forward.subject, arguments)
     if draw.blank:
         found = tuple(np.zeros(spec.shape, spec.element.dtype) for spec in problem.call.specs)

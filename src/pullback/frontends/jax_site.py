@@ -22,8 +22,24 @@ Array = Any
 # Where an array stands among the arguments: a name, and a part's name if that one is a bundle.
 Origin = tuple[str, str | None]
 
+
+def _linked(value: Array, function: Callable[[Array], Array], x: Array) -> Array:
+    """`value`, with the derivative of function at x."""
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def linked(x: Array, value: Array) -> Array:
+        return value
+
+    @linked.defjvp  # type: ignore[untyped-decorator]
+    def _(primals: Any, tangents: Any) -> Any:
+        return primals[1], jax.jvp(function, primals[:1], tangents[:1])[1]
+
+    return linked(x, value)
+
+
 ARRAYS = SimpleNamespace(
     exp=jnp.exp,
+    log=jnp.log,
     sqrt=jnp.sqrt,
     where=jnp.where,
     sum=lambda x, axis, keepdims: jnp.sum(x, axis, keepdims=keepdims),
@@ -33,9 +49,11 @@ ARRAYS = SimpleNamespace(
     moveaxis=jnp.moveaxis,
     take=jnp.take,
     take_along_axis=jnp.take_along_axis,
+    arange=lambda n, like: jnp.arange(n),
     argsort=jnp.argsort,
     ids=lambda ids: getattr(ids, "ids", ids),
     constant=jax.lax.stop_gradient,
+    linked=_linked,
 )
 
 

@@ -23,6 +23,7 @@ class TorchArrays:
     """What the rules of a calculus ask of a framework."""
 
     exp = staticmethod(torch.exp)
+    log = staticmethod(torch.log)
     sqrt = staticmethod(torch.sqrt)
     where = staticmethod(torch.where)
     moveaxis = staticmethod(torch.movedim)
@@ -46,6 +47,10 @@ class TorchArrays:
         return torch.gather(x, axis, indices)
 
     @staticmethod
+    def arange(n: int, like: Tensor) -> Tensor:
+        return torch.arange(n, device=like.device)
+
+    @staticmethod
     def argsort(x: Tensor) -> Tensor:
         return torch.argsort(x, stable=True)
 
@@ -56,6 +61,10 @@ class TorchArrays:
     @staticmethod
     def constant(x: Tensor) -> Tensor:
         return x.detach()
+
+    @staticmethod
+    def linked(value: Tensor, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return function(x) if torch.is_grad_enabled() else value
 
 
 XP = TorchArrays()
@@ -79,7 +88,7 @@ class Tape:
         self.function, self.calculus = function, calculus
         tensors = {n: a for n in function.tensors if isinstance(a := arguments[n], Tensor)}
         self.names = tuple(tensors)
-        self.floats = tuple(name for name in self.names if name not in function.indices)
+        self.floats = tuple(n for n, tensor in tensors.items() if tensor.is_floating_point())
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self.options = {n: a for n, a in arguments.items() if n not in function.tensors}
         extra = calculus.records(arguments) if calculus.records else {}
@@ -181,11 +190,11 @@ def _pulled_inside(
     return torch.func.grad(paired, tuple(range(len(primals))))(*primals)  # type: ignore[no-any-return]
 
 
-def _constants(ctx: Any, results: Any) -> tuple[Tensor, ...]:
-    """Results as a tuple; the integers that may follow the first have no derivative."""
+def _constants(ctx: Any, tape: Tape, results: Any) -> tuple[Tensor, ...]:
+    """Results as a tuple; if there is a rule for the first, those after it have no derivative."""
     if not isinstance(results, tuple):
         return (results,)
-    constants = [result for result in results if not result.is_floating_point()]
+    constants = results[1:] if tape.calculus.pull is not None else ()
     if constants:
         ctx.mark_non_differentiable(*constants)
     return results
@@ -203,7 +212,7 @@ class Recorded(_Plain):  # type: ignore[misc, valid-type]
         tape, run, others = call
         ctx.about, results = (tape, others), run()
         if tape.kept_names or type(results) is tuple:
-            several = _constants(ctx, results)
+            several = _constants(ctx, tape, results)
             kept = [tensors[i] for i in tape.kept]
             kept += [several[i] if i < len(several) else None for i in tape.kept_results]
             ctx.save_for_backward(*kept)
@@ -230,7 +239,7 @@ class Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.tape, ctx.others, *tensors = inputs
-        kept = (*tensors, *_constants(ctx, output))
+        kept = (*tensors, *_constants(ctx, ctx.tape, output))
         ctx.save_for_backward(*kept)
         ctx.save_for_forward(*kept)
 

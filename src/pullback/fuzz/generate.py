@@ -254,6 +254,8 @@ def _complete(
     inputs = {k: v for k, v in {**arrays, **options}.items() if k in taken}
     if "return_indices" in taken and options.get("mode", "max") == "max":
         inputs["return_indices"] = True
+    if "return_probabilities" in taken:
+        inputs["return_probabilities"] = True
     if any(n not in inputs for n in taken if n not in forward.function.defaults):
         return True
     try:

@@ -152,6 +152,10 @@ class Function:
         self.indices = {
             name for name in self.tensors if str(own.parameters[name].annotation)[0] == "I"
         }
+        # "Tensor | Indices" takes either: what a call gets decides what it means.
+        self.either = {
+            name for name in self.tensors if "| Indices" in str(own.parameters[name].annotation)
+        }
 
     def __repr__(self) -> str:
         return f"<function pullback.{self.name}>"
@@ -235,6 +239,8 @@ class Function:
 
     def _check_element(self, name: str, value: Any) -> None:
         holds, cast = (INDICES, "int64") if name in self.indices else (FLOATS, "float32")
+        if name in self.either:
+            holds = (*FLOATS, *INDICES)
         dtype = getattr(value, "dtype", None)
         if dtype is not None and kind_of_dtype(dtype) not in holds:
             names = ", ".join(kind.row.long_name for kind in holds)

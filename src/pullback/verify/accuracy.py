@@ -49,16 +49,27 @@ def terms(*names: str, negated: tuple[str, ...] = ()) -> Scale:
     return scale
 
 
-def largest(name: str) -> Scale:
-    """The largest finite magnitude of an argument along the axis."""
+def largest(name: str, keepdims: bool = True) -> Scale:
+    """The largest finite magnitude of an argument along the axis, which stays or goes."""
 
     def scale(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
         values = _size(np.asarray(arguments[name], np.longdouble))
         if values.ndim:
-            values = values.max(axis=arguments.get("axis", -1), keepdims=True, initial=0)
+            values = values.max(axis=arguments.get("axis", -1), keepdims=keepdims, initial=0)
         return (values,) * _RESULTS
 
     return scale
+
+
+def of_losses(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
+    """Of the loss of a row the largest x in it, of a probability one."""
+    return (*largest("x", keepdims=False)(subject, arguments)[:1], 1.0, 1.0)
+
+
+def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
+    """Of a gradient the largest dy in its row, of what is summed over rows the largest of all."""
+    rows = largest("dy")(subject, arguments)[0]
+    return rows, np.max(rows, initial=0) * max(np.size(rows), 1), 0.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,11 @@ BOUNDS: dict[str, Bound] = {
     "log_softmax_backward": Bound(3, largest("dy"), weighted="dy"),
     "sparsemax_backward": Bound(3, largest("dy"), weighted="dy"),
     "entmax15_backward": Bound(3, largest("dy"), weighted="dy"),
+    "entmax": Bound(3, one),
+    "entmax_backward": Bound(4, of_rows, weighted="dy"),
+    **dict.fromkeys(
+        ("softmax_loss", "entmax15_loss", "sparsemax_loss", "entmax_loss"), Bound(2, of_losses)
+    ),
     "segment_sum": Bound(1, terms("x")),
     "segment_mean": Bound(2, terms("x"), divided=True),
     "segment_prod": Bound(4),

@@ -24,6 +24,7 @@ VARIANTS: dict[str, tuple[Any, ...]] = {
     "ties": ("first", "last", "split"),
     "mode": ("sum", "mean", "max"),
     "return_indices": (False, True),
+    "return_probabilities": (False, True),
     "empty": (None, 7.5),
     "scale_grad_by_freq": (False, True),
     "weighted": (False, True),
@@ -77,7 +78,8 @@ class Subject:
             return set()
         desc = self.function.body(**self.function.views(arguments))
         slots = desc.plan.record.slots
-        return {slot.name for slot in slots if not slot.used(desc.descriptor)}
+        arrays = {name for name, value in arguments.items() if hasattr(value, "dtype")}
+        return arrays & {slot.name for slot in slots if not slot.used(desc.descriptor)}
 
     def answer(self, arguments: Arguments, **options: Any) -> tuple[Any, ...]:
         """The function's answer."""
@@ -113,8 +115,10 @@ class Subject:
         return self.answer({k: v for k, v in arguments.items() if k in self.function.parameters})
 
     def takes(self, case: Case) -> bool:
-        """Whether this may be a case of the function: those of bags have offsets."""
-        return ("offsets" in case.arrays) == ("offsets" in self.function.parameters)
+        """Whether this may be a case of the function: those of bags have offsets, those of losses a
+        target."""
+        names = self.function.parameters
+        return all((name in case.arrays) == (name in names) for name in ("offsets", "target"))
 
     def arguments(
         self,
@@ -157,6 +161,11 @@ class Subject:
                 (result,) = self.forward.saved({**found, **given}, exact)
                 with np.errstate(all="ignore"):
                     found[name] = round_to(result, element.dtype)
+        if "p" in names and self.forward is not None:
+            x = _cast(case.arrays["x"], element, ElementKind.I64)
+            inputs = {**found, "x": x, "return_probabilities": True}
+            with np.errstate(all="ignore"):
+                found["p"] = round_to(self.forward.saved(inputs, exact)[1], element.dtype)
         if found.get("mode") == "max" and "output_index" in names and self.forward is not None:
             inputs = {**found, "return_indices": True}
             inputs["weight"] = _cast(case.arrays["weight"], element, ElementKind.I64)

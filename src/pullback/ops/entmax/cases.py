@@ -1,0 +1,126 @@
+"""Inputs that entmax and the losses get wrong: `x`, `dy` along `axis`, `alpha`, targets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from pullback.ops.case import Array, Case, hostile_rows, large_shapes
+from pullback.ops.draw import Draw
+
+ALPHAS = (1.0, 1.001, 1.25, 1.5, 1.75, 2.0, 2.5)
+LENGTHS = (0, 1, 2, 3, 15, 16, 17, 33, 100)
+
+
+def _rows_of(x: Array, axis: int) -> tuple[int, ...]:
+    return x.shape[:axis] + x.shape[axis + 1 :] if x.ndim else ()
+
+
+def _case(
+    rng: np.random.Generator, name: str, x: Array, alpha: Any = 1.3, axis: int = -1
+) -> Iterator[Case]:
+    """The map of x, and its loss at a distribution and at classes."""
+    at = axis % max(x.ndim, 1)
+    arrays = {"x": x, "dy": np.asarray(rng.standard_normal(x.shape))}
+    options: dict[str, Any] = {"axis": axis}
+    if isinstance(alpha, np.ndarray):
+        yield Case(name, {**arrays, "alpha": alpha}, options)
+        return
+    options["alpha"] = alpha
+    yield Case(name, arrays, options)
+    rows = _rows_of(x, at)
+    g = np.asarray(rng.standard_normal(rows))
+    weights = np.asarray(rng.random(x.shape) * (rng.random(x.shape) < 0.7) + 1e-3)
+    target = weights / weights.sum(axis=at, keepdims=True) if x.ndim else np.ones(())
+    yield Case(f"{name}, distribution", {"x": x, "dy": g, "target": target}, options)
+    n = x.shape[at] if x.ndim else 1
+    if n:
+        classes = np.asarray(rng.integers(0, n, rows), np.int64)
+        yield Case(f"{name}, classes", {"x": x, "dy": g, "target": classes}, options)
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    yield from _case(rng, "rank 0", np.asarray(rng.standard_normal()), axis=0)
+    for k, n in enumerate(LENGTHS):
+        alpha = ALPHAS[k % len(ALPHAS)]
+        yield from _case(rng, f"rows of {n}", rng.standard_normal((3, n)), alpha)
+        yield from _case(rng, f"columns of {n}", 2 * rng.standard_normal((n, 18)), 1.3, 0)
+        alphas = rng.choice(ALPHAS, (4, 1))
+        yield from _case(rng, f"alpha of rows of {n}", rng.standard_normal((4, n)), alphas)
+    x = rng.standard_normal((2, 3, 5, 2))
+    for axis in range(4):
+        yield from _case(rng, f"rank 4, axis {axis}", x, 1.6, axis)
+        shape = tuple(1 if k == axis else n for k, n in enumerate(x.shape))
+        alphas = 1 + rng.random(shape)
+        yield from _case(rng, f"rank 4, alpha, axis {axis}", x, alphas, axis)
+    yield from _case(rng, "alpha of rank 0", x, np.asarray(1.4))
+    yield from _case(rng, "alpha of fewer axes", x, 1 + rng.random((5, 1)))
+    yield from _case(rng, "no rows", np.zeros((0, 7)))
+    for k, (name, row) in enumerate(hostile_rows(rng, 33)):
+        yield from _case(rng, name, np.stack([row, rng.standard_normal(33)]), ALPHAS[k % 7])
+    masked = rng.standard_normal((5, 17))
+    masked[rng.random(masked.shape) < 0.5] = -np.inf
+    masked[2] = -np.inf
+    yield from _case(rng, "masked at random, one row fully", masked, 1.3)
+    yield from _case(rng, "masked, alpha of rows", masked, rng.choice(ALPHAS, (5, 1)))
+
+
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for k, (name, shape, axis) in enumerate(large_shapes()):
+        x = rng.standard_normal(shape)
+        yield from _case(rng, name, x, ALPHAS[k % len(ALPHAS)], axis)
+        if k % 3 == 0:
+            rows = tuple(1 if at == axis else n for at, n in enumerate(shape))
+            yield from _case(rng, f"{name}, alpha of rows", x, rng.choice(ALPHAS, rows), axis)
+
+
+def _alpha(draw: Draw, shape: tuple[int, ...], axis: int) -> Array:
+    """An alpha of rows, or of fewer axes; rarely one that is too small."""
+    at = axis % max(len(shape), 1)
+    full = [1 if k == at or draw.chance(f"alpha.one.{k}", 0.3) else n for k, n in enumerate(shape)]
+    kept = full[draw.integer("alpha.dropped", 0, len(full)) :]
+    rng = draw.source("alpha.seed")
+    found = np.asarray(rng.choice(ALPHAS, kept) + draw.pick("alpha.off", (0.0, 0.25)))
+    if found.size and draw.chance("alpha.small", 0.03) and 0 not in shape:
+        found.flat[rng.integers(found.size)] = draw.pick("alpha.bad", (0.5, np.nan, np.inf))
+        draw.refuse("InvalidProblem")
+    return found
+
+
+def _target(draw: Draw, shape: tuple[int, ...], axis: int) -> Array:
+    """Classes, or a distribution."""
+    at = axis % max(len(shape), 1)
+    n, rows = shape[at] if shape else 1, _rows_of(np.empty(shape), at)
+    rng = draw.source("target.seed")
+    if draw.chance("classes"):
+        found = np.asarray(rng.integers(0, max(n, 1), rows), np.int64)
+        bad = found.size and (n == 0 or draw.chance("target.hostile", 0.05))
+        if bad:
+            found.flat[rng.integers(found.size)] = draw.pick("target.bad", (n, -1, 1 << 30))
+            draw.refuse("IndexOutOfRange")
+        return found
+    weights = rng.random(shape) + 1e-3
+    return np.asarray(weights / weights.sum(axis=at, keepdims=True) if shape else np.ones(()))
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    shape = draw.shape()
+    axis = draw.axis(shape)
+    inside = -max(len(shape), 1) <= axis < max(len(shape), 1)
+    at = axis if inside else 0
+    arrays = {"x": draw.values("x", shape)}
+    options: dict[str, Any] = {"axis": axis}
+    rows = shape
+    if "target" in names:
+        arrays["target"] = _target(draw, shape, at)
+        rows = _rows_of(np.empty(shape), at % max(len(shape), 1))
+    if "dy" in names:
+        arrays["dy"] = draw.values("dy", rows)
+    if "alpha" in names and "target" not in names and draw.chance("alpha.array", 0.4):
+        arrays["alpha"] = _alpha(draw, shape, at)
+    elif "alpha" in names:
+        options["alpha"] = draw.pick("alpha", (1.3, *ALPHAS))
+    return Case("drawn", arrays, options, draw.refused)

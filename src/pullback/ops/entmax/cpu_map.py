@@ -1,0 +1,217 @@
+"""entmax in Numba for any alpha: p = exp_b(x - m - c), see cpu_rows for the root.
+
+Words after the addresses of the slots: columns side by side (1 along rows), b if alpha is a number,
+four that only gradients need, then the axis walk of the tensors that a kernel names. Where alpha is
+a tensor, rows whose alpha has a kernel of its own (1, 1.5, 2) are left to that: they get its bits.
+"""
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from collections.abc import Callable
+
+from numba.extending import intrinsic
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.kernel import kernel, pointer, real, set_word, word, words
+from pullback.cpu.loops import extent, offset, step
+from pullback.cpu.memory import address, advance, read
+from pullback.cpu.program import STATUS, TENSORS
+from pullback.cpu.tiles import spread, stack
+from pullback.cpu.vector import is_nan, like, select, splat
+from pullback.ops.entmax.cpu_rows import (
+    INFINITY,
+    LANES,
+    NAN,
+    count_at,
+    cursor,
+    in_support,
+    load,
+    partial,
+    powers,
+    relative,
+    root,
+    store,
+    stride,
+    top_of,
+)
+from pullback.ops.simplex.cpu_backward import entmax15 as entmax15_adjoint
+from pullback.ops.simplex.cpu_backward import softmax as softmax_adjoint
+from pullback.ops.simplex.cpu_backward import sparsemax as sparsemax_adjoint
+from pullback.ops.simplex.cpu_softmax import softmax
+from pullback.ops.simplex.cpu_sparse import entmax15, sparsemax
+
+BAD_ALPHA = 2  # the status of a launch whose alpha is less than 1, or not finite
+MAP_SLOTS, BACKWARD_SLOTS = 3, 6  # x, alpha, y; dy, y, alpha, x, dx, dalpha
+HEADER = 6  # words between the addresses and the walk
+MAP_WALK = TENSORS + MAP_SLOTS + HEADER
+
+
+@inlined
+def strip(breadth, item, L):
+    """The first row of an item, and how many lie side by side in it."""
+    if L == 1:
+        return item, 1
+    strips = (breadth + LANES - 1) // LANES
+    outer = item // strips
+    first = (item - outer * strips) * LANES
+    return outer * breadth + first, min(LANES, breadth - first)
+
+
+@inlined
+def own_kernel(beta):
+    """Whether rows of this alpha have a kernel of their own."""
+    return beta == 0.0 or beta == 0.5 or beta == 1.0
+
+
+@inlined
+def alpha_at(task, slot, w, tensor, row):
+    return read(pointer(task, TENSORS + slot), offset(w, tensor, row)) * 1.0
+
+
+# --- forward ------------------------------------------------------------------------------------
+
+
+@inlined
+def _map(x, y, n, width, beta, cells, L):
+    top = top_of(x, n, width, cells[3], L)
+    c = root(x, n, width, top, beta, cells[:3], cells[3], L)
+    for j in range(0, n, stride(L)):
+        count = count_at(n, width, j, L)
+        v = load(x, j, count, -INFINITY)
+        w, p = relative(v, top, c), like(v, 0.0)
+        if in_support(w, beta):
+            _, p = powers(w, beta)
+        p = select(spread(top, v) == -INFINITY, 0.0, p)
+        store(y, j, count, select(is_nan(spread(c, v)), like(v, NAN), p))
+
+
+@inlined
+def _map_all(task, lo, hi, L):
+    x, y, w = pointer(task, TENSORS), pointer(task, TENSORS + 2), words(task, MAP_WALK)
+    cells = partial(L), partial(L), partial(L), partial(L)
+    n, beta = extent(w), splat(real(task, TENSORS + MAP_SLOTS + 1), L)
+    for item in range(lo, hi):
+        row, width = strip(word(task, TENSORS + MAP_SLOTS), item, L)
+        at_x = cursor(x, offset(w, 0, row), step(w, 0), L)
+        at_y = cursor(y, offset(w, 1, row), step(w, 1), L)
+        _map(at_x, at_y, n, width, beta, cells, L)
+
+
+@kernel
+def map_rows(task, lo, hi):
+    _map_all(task, lo, hi, 1)
+
+
+@kernel
+def map_columns(task, lo, hi):
+    _map_all(task, lo, hi, LANES)
+
+
+@kernel
+def map_each(task, lo, hi):
+    """Rows that have each their own alpha."""
+    x, y, w = pointer(task, TENSORS), pointer(task, TENSORS + 2), words(task, MAP_WALK)
+    cells = partial(1), partial(1), partial(1), partial(1)
+    for row in range(lo, hi):
+        beta = alpha_at(task, 1, w, 1, row) - 1.0
+        if not own_kernel(beta):
+            at_x = cursor(x, offset(w, 0, row), step(w, 0), 1)
+            at_y = cursor(y, offset(w, 2, row), step(w, 2), 1)
+            _map(at_x, at_y, extent(w), 1, splat(beta, 1), cells, 1)
+
+
+def alpha_check(slots: int, slot: int) -> Callable:
+    """A kernel body: find an alpha that is less than 1, or not finite. The walk names alpha at the
+    place of its slot."""
+
+    @inlined
+    def run(task, lo, hi):
+        w = words(task, TENSORS + slots + HEADER)
+        for row in range(lo, hi):
+            alpha = alpha_at(task, slot, w, slot, row)
+            if not (alpha >= 1.0 and alpha < INFINITY):
+                set_word(task, STATUS, BAD_ALPHA)
+
+    return run
+
+
+check_map_alpha, check_backward_alpha = alpha_check(MAP_SLOTS, 1), alpha_check(BACKWARD_SLOTS, 2)
+
+
+@kernel
+def check_map(task, lo, hi):
+    check_map_alpha(task, lo, hi)
+
+
+@kernel
+def check_backward(task, lo, hi):
+    check_backward_alpha(task, lo, hi)
+
+
+# --- rows of alpha 1, 1.5 and 2, by the kernels of softmax, entmax15 and sparsemax --------------
+
+
+@intrinsic
+def _as_task(typing_context, task, block):
+    return task(task, block), lambda context, builder, signature, args: args[1]
+
+
+def chosen(body: Callable, alpha: float, slots: tuple[int, ...], count: int, at: int) -> Callable:
+    """A kernel body: body(task, 0, 1, 1) on each row of that alpha, as a launch of one row over the
+    slots named. The walk of the launch names the same tensors, and alpha at `at`, as its slot."""
+    tensors = len(slots)
+    words_of_one, here = TENSORS + 4 * tensors + 5, TENSORS + tensors
+
+    @inlined
+    def run(task, lo, hi):
+        w, block = words(task, TENSORS + count + HEADER), stack(0, words_of_one)
+        for slot in range(TENSORS):
+            block[slot] = word(task, slot)
+        block[here], block[here + 1], block[here + 2], block[here + 3] = 1, 0, extent(w), 0
+        for row in range(lo, hi):
+            if alpha_at(task, at, w, at, row) == alpha:
+                for t in range(tensors):
+                    tensor = t if t < at else t + 1
+                    p = pointer(task, TENSORS + slots[t])
+                    block[TENSORS + t] = address(advance(p, offset(w, tensor, row)))
+                    block[here + 4 + 2 * t], block[here + 5 + 2 * t] = 0, step(w, tensor)
+                body(_as_task(task, block), 0, 1, 1)
+
+    return run
+
+
+_softmax_rows = chosen(softmax, 1.0, (0, 2), MAP_SLOTS, 1)
+_entmax15_rows = chosen(entmax15, 1.5, (0, 2), MAP_SLOTS, 1)
+_sparsemax_rows = chosen(sparsemax, 2.0, (0, 2), MAP_SLOTS, 1)
+_softmax_adjoints = chosen(softmax_adjoint, 1.0, (0, 1, 4), BACKWARD_SLOTS, 2)
+_entmax15_adjoints = chosen(entmax15_adjoint, 1.5, (0, 1, 4), BACKWARD_SLOTS, 2)
+_sparsemax_adjoints = chosen(sparsemax_adjoint, 2.0, (0, 1, 4), BACKWARD_SLOTS, 2)
+
+
+@kernel
+def softmax_rows(task, lo, hi):
+    _softmax_rows(task, lo, hi)
+
+
+@kernel
+def entmax15_rows(task, lo, hi):
+    _entmax15_rows(task, lo, hi)
+
+
+@kernel
+def sparsemax_rows(task, lo, hi):
+    _sparsemax_rows(task, lo, hi)
+
+
+@kernel
+def softmax_adjoints(task, lo, hi):
+    _softmax_adjoints(task, lo, hi)
+
+
+@kernel
+def entmax15_adjoints(task, lo, hi):
+    _entmax15_adjoints(task, lo, hi)
+
+
+@kernel
+def sparsemax_adjoints(task, lo, hi):
+    _sparsemax_adjoints(task, lo, hi)
