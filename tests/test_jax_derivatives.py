@@ -58,12 +58,14 @@ def smooth(subject: Subject) -> Arguments:
     return chosen
 
 
-def of_floats(subject: Subject, arguments: Arguments) -> tuple[Any, list[Any]]:
-    """The function of its float arrays alone, and these."""
+def of_floats(
+    subject: Subject, arguments: Arguments, but: frozenset[str] = frozenset()
+) -> tuple[Any, list[Any]]:
+    """The function of its float arrays alone, and these; but for some."""
     names = [
         name
         for name, value in arguments.items()
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "iu"
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "iu" and name not in but
     ]
     rest = {
         name: jax.device_put(value) if isinstance(value, np.ndarray) else value
@@ -148,7 +150,7 @@ def backward_arguments(
     """What NumPy's backward function is to be called with, by the names it has."""
     known = {**arguments, "y": results[0], "h": results[0]}
     if len(results) > 1:
-        known["output_index"] = results[1]
+        known["output_index"] = known["p"] = results[1]
     known.update(dict.fromkeys(COTANGENTS, cotangent))
     if "weight" in arguments and hasattr(arguments["weight"], "shape"):
         known["num_embeddings"] = len(arguments["weight"])
@@ -166,10 +168,14 @@ def test_gradients_have_the_bits_of_the_backward(subject: Subject, element: Elem
         arguments.pop("per_sample_weights", None)
         if "mode" in arguments and arguments["mode"] == "max":
             arguments["return_indices"] = True
-        results = several(subject.function(**arguments))
+        records = subject.function.calculus.records
+        extra = records(subject.function.bind((), arguments)) if records else {}
+        results = several(subject.function(**{**arguments, **extra}))
         g = np.asarray(rng.standard_normal(results[0].shape)).astype(element.dtype)
         wanted += several(backward(**backward_arguments(subject, arguments, results, g)))
-        function, arrays = of_floats(subject, arguments)
+        arguments.pop("return_probabilities", None)
+        # No kernel computes the gradient of a target, which may be indices.
+        function, arrays = of_floats(subject, arguments, frozenset(subject.function.either))
         functions.append(function)
         operands.append((arrays, g))
 

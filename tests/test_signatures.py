@@ -11,7 +11,7 @@ import pytest
 
 import pullback as pb
 from pullback.contract.element import ElementKind
-from pullback.plan.public import Array
+from pullback.plan.public import RETURNS, SECOND, Array
 from pullback.verify.laws import trials
 from pullback.verify.subject import Subject, subjects
 
@@ -24,7 +24,7 @@ def test_type_hints_can_be_read(subject: Subject) -> None:
     hints = get_type_hints(function)
     assert [*hints] == [*inspect.signature(function).parameters, "return"]
     said = str(inspect.signature(function))
-    assert not [word for word in ("Call", "Tensor", "Indices", "Pair", "Several") if word in said]
+    assert not [word for word in ("Tensor", "Indices", *RETURNS) if word in said]
 
 
 def _counts(hint: Any) -> set[int]:
@@ -37,9 +37,14 @@ def _counts(hint: Any) -> set[int]:
 
 
 def _calls(subject: Subject) -> Iterator[dict[str, Any]]:
-    """A call with every option, on the first small case that has what it takes."""
+    """A call with every option, on the first small case that has what it takes; one with a number
+    and one with a tensor where either will do."""
     some = next(arguments for _, arguments in trials(subject, ElementKind.F32))
-    flags = [name for name in ("return_indices", "sparse") if name in subject.function.parameters]
+    flags = [name for name in SECOND if name in subject.function.parameters]
+    for name in (name for name, takes_numbers in subject.function.tensors.items() if takes_numbers):
+        kind = isinstance(some[name], float)
+        others = (arguments for _, arguments in trials(subject, ElementKind.F32))
+        yield next(other for other in others if isinstance(other[name], float) is not kind)
     for flag in (None, *flags):
         modes = {"mode": "max"} if flag == "return_indices" and "mode" in some else {}
         given = {**some, **modes, **{name: name == flag for name in flags}}

@@ -41,15 +41,20 @@ class NumPy:
     def constant(x: Any) -> Any:
         return x
 
+    @staticmethod
+    def linked(value: Any, function: Any, x: Any) -> Any:
+        return value
+
 
 def gradients(subject: Subject, arguments: Arguments, dy: Any) -> dict[str, Any]:
-    """The gradients the calculus gives for NumPy arrays."""
+    """The gradients the calculus gives for NumPy arrays, but for those that no kernel computes:
+    of targets, which may be indices."""
     function = subject.function
     calculus = function.calculus
     bound = function.bind((), arguments)
     extra = calculus.records(bound) if calculus.records else {}
     results = several(function(**{**arguments, **extra}))
-    floats = frozenset(n for n in function.tensors if n not in function.indices)
+    floats = frozenset(function.tensors) - function.indices - function.either
     known = {
         **bound,
         "options": {n: v for n, v in bound.items() if n not in function.tensors},

@@ -51,6 +51,8 @@ def agrees(subject: Subject, arguments: Any, **options: Any) -> None:
     wanted, found = run(*floats), compiled(*floats)
     for got, want in zip(found, wanted, strict=True):
         assert torch.equal(got, want)
+    assert [y.requires_grad for y in found] == [y.requires_grad for y in wanted]
+    found, wanted = ([y for y in results if y.requires_grad] for results in (found, wanted))
     cotangents = [torch.ones_like(result) for result in wanted]
     pairs = zip(
         torch.autograd.grad(found, floats, cotangents, allow_unused=True),

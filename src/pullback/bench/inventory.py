@@ -83,7 +83,7 @@ def _choices(name: str, hint: Any, size: Size) -> tuple[Any, ...]:
     plain: dict[Any, tuple[Any, ...]] = {
         bool: (False, True),
         int: (size.count,),
-        float: (0.25,),
+        float: (1.25,),
         str: _MODES,
     }
     if hint in plain:

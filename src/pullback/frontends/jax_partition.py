@@ -147,7 +147,7 @@ def _is_spread(ctx: Any) -> bool:
 
 def _partitioned(run: Run, site: Site, layout: Layout) -> Callable[..., Any]:
     named = zip(site.operands, layout.operands, strict=True)
-    indices = [names for origin, names in named if not site.is_float(origin)]
+    indices = [names for origin, names in named if site.may_index(origin)]
 
     def whole(*arrays: Array) -> tuple[Array, ...]:
         return tuple(run(*arrays, site=site))

@@ -39,6 +39,7 @@ def _linked(value: Array, function: Callable[[Array], Array], x: Array) -> Array
 
 ARRAYS = SimpleNamespace(
     exp=jnp.exp,
+    expm1=jnp.expm1,
     log=jnp.log,
     sqrt=jnp.sqrt,
     where=jnp.where,
@@ -97,7 +98,11 @@ class Site:
         return replace(self, others={**self.others, **options})
 
     def is_float(self, origin: Origin) -> bool:
+        """Whether it may be one: "either" is decided by the call."""
         return origin[0] not in self.function.indices
+
+    def may_index(self, origin: Origin) -> bool:
+        return origin[0] in self.function.indices | self.function.either
 
     def arguments(self, arrays: Mapping[Origin, Array]) -> dict[str, Any]:
         """The arguments by name, with these arrays in their places."""

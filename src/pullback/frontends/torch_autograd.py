@@ -23,6 +23,7 @@ class TorchArrays:
     """What the rules of a calculus ask of a framework."""
 
     exp = staticmethod(torch.exp)
+    expm1 = staticmethod(torch.expm1)
     log = staticmethod(torch.log)
     sqrt = staticmethod(torch.sqrt)
     where = staticmethod(torch.where)

@@ -34,9 +34,18 @@ Options = dict[str, Any]
 Features = tuple[str, ...]
 
 _LIBRARY = torch.library.Library("pullback", "DEF")
-_FLAGS = ("return_indices",)  # options that change how many results there are
+_FLAGS = (
+    "return_indices",
+    "return_probabilities",
+)  # options that change how many results there are
 _NUMBER, _EXTENT = "number", "extent"
-_TYPES = {"int": "int", "int | None": "int?", "float | None": "float?", "bool": "bool"}
+_TYPES = {
+    "int": "int",
+    "int | None": "int?",
+    "float": "float",
+    "float | None": "float?",
+    "bool": "bool",
+}
 
 _transforms = torch._C._functorch.peek_interpreter_stack
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd

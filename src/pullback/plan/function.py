@@ -111,6 +111,7 @@ class Call:
 # option adds: one for Call.
 Pair = Call
 Several = Call  # two, or more where more was given
+OneOrTwo = Call  # two where a tensor was given in place of a number
 
 
 class Function:

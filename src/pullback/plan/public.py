@@ -39,8 +39,13 @@ if {name} is not default_{name}:
 Array = TypeVar("Array")
 
 # What a function returns, by the annotation of its body, and options that add a second result.
-RETURNS = {"Call": "Array", "Pair": "tuple[Array, Array]", "Several": "tuple[Array, ...]"}
-SECOND = ("return_indices", "sparse")
+RETURNS = {
+    "Call": "Array",
+    "Pair": "tuple[Array, Array]",
+    "Several": "tuple[Array, ...]",
+    "OneOrTwo": "Array | tuple[Array, Array]",
+}
+SECOND = ("return_indices", "return_probabilities", "sparse")
 
 
 class Loaded:

@@ -62,8 +62,8 @@ def largest(name: str, keepdims: bool = True) -> Scale:
 
 
 def of_losses(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """Of the loss of a row the largest x in it, of a probability one."""
-    return (*largest("x", keepdims=False)(subject, arguments)[:1], 1.0, 1.0)
+    """Of the loss of a row the largest x in it, or one, of a probability one."""
+    return np.maximum(largest("x", keepdims=False)(subject, arguments)[0], 1), 1.0, 1.0
 
 
 def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:

@@ -4,11 +4,13 @@
     ∂p/∂alpha = a - s·Σ a / Σ s         a = -p·v²·k(b·v), k(y) = (y - 1 + e^-y) / y²
 
 Both follow from p and alpha alone, which makes second derivatives of them. The gradient of a loss
-is (p - t)·dy: p is the saved one, which is differentiated as the map of x.
+is (p - t)·dy: p is the saved one, which is differentiated as the map of x. A target that is a
+distribution has a gradient too, written out: log_b t - log_b p on the support.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -62,7 +64,7 @@ def _push(
     if not _is_array(alpha):
         return entmax_backward(t["x"], result, alpha, axis)
     dy = t["x"]
-    tangent, _ = _backward(xp, dy=dy, y=result, alpha=alpha, axis=axis, x=x)
+    tangent, _ = _backward(xp, dy=dy, y=result, alpha=alpha, axis=axis, x=None)
     return tangent + t["alpha"] * _by_alpha(xp, result, alpha, axis)
 
 
@@ -90,14 +92,17 @@ def _by_alpha(xp: Arrays, y: Array, alpha: Array, axis: int) -> Array:
 
 def _backward(
     xp: Arrays, *, dy: Array, y: Array, alpha: Array | float, axis: int, x: Array | None
-) -> Any:
+) -> Array | tuple[Array, Array]:
     s, _ = _slopes(xp, y, alpha)
     g = xp.where(s > 0, dy, 0.0)
     mass = total(xp, s, axis)
     dx = s * (g - total(xp, s * g, axis) / xp.where(mass == 0, 1.0, mass))
     if not _is_array(alpha):
         return dx
-    return dx, sum_to(xp, total(xp, g * _by_alpha(xp, y, alpha, axis), axis), alpha.shape)
+    # As the kernel, which computes dalpha from x.
+    p = y if x is None else entmax(x, alpha, axis)
+    terms = xp.where(p > 0, dy, 0.0) * _by_alpha(xp, p, alpha, axis)
+    return dx, sum_to(xp, total(xp, terms, axis), alpha.shape)
 
 
 def _batch(
@@ -156,15 +161,29 @@ def _loss_calculus(loss: Any, backward: Any, alpha_of: Any) -> dict[str, Calculu
         return {name: value for name, value in options.items() if name != "return_probabilities"}
 
     def pull(
-        xp: Arrays, g: Array, *, x: Array, target: Array, recorded: Array, options: Options
+        xp: Arrays,
+        g: Array,
+        *,
+        x: Array,
+        target: Array,
+        recorded: Array,
+        options: Options,
+        wanted: frozenset[str],
     ) -> Tangents:
-        p = xp.linked(recorded, lambda x: entmax(x, alpha_of(options), options["axis"]), x)
-        return {"x": backward(g, p, xp.constant(target), **kept(options))}
+        alpha, axis = alpha_of(options), options["axis"]
+        p = xp.linked(recorded, lambda x: entmax(x, alpha, axis), x)
+        found = {"x": backward(g, p, target, **kept(options))}
+        if "target" in wanted and not _is_label(target):
+            found["target"] = _per_row(g, p, axis) * _by_target(xp, x, p, target, alpha, axis)
+        return found
 
     def push(xp: Arrays, t: Tangents, *, x: Array, target: Array, options: Options) -> Array:
-        p = entmax(x, alpha_of(options), options["axis"])
-        dx = _difference(xp, p, xp.constant(target), options["axis"])
-        return _off(xp, dx * t["x"], options["axis"])
+        alpha, axis = alpha_of(options), options["axis"]
+        p = entmax(x, alpha, axis)
+        change = _difference(xp, p, target, axis) * t["x"]
+        if not _is_label(target):
+            change = change + _by_target(xp, x, p, target, alpha, axis) * t["target"]
+        return _off(xp, change, axis)
 
     def composed(xp: Arrays, *, dy: Array, p: Array, target: Array, options: Options) -> Array:
         axis = options["axis"]
@@ -195,6 +214,28 @@ def _loss_axes(whole: str) -> Rule:
         return Axes(arguments, (rows, names) if whole == "x" else (names,), frozenset(rows))
 
     return rule
+
+
+def _log_beta(xp: Arrays, v: Array, alpha: float) -> Array:
+    """(v^b - 1) / b, log v at b = 0."""
+    logs, b = xp.log(v), alpha - 1.0
+    return xp.expm1(b * logs) / b if b else logs
+
+
+def _by_target(xp: Arrays, x: Array, p: Array, t: Array, alpha: float, axis: int) -> Array:
+    """The gradient of a loss for its target: log_b t - w, with w = x - m - c = log_b p on the
+    support. Where none exists (log 0, x = -inf) it is finite."""
+    support, masses = p > 0, xp.constant(p)
+    mass = total(xp, masses, axis)
+    log_p = _log_beta(xp, xp.where(support, p, 1.0), alpha)
+    shift = xp.where(support, masses * (xp.where(support, x, 0.0) - log_p), 0.0)
+    level = total(xp, shift, axis) / xp.where(mass == 0, 1.0, mass)
+    w = xp.where(support, log_p, x - level)
+    # Without mass, and at infinities, there is no derivative.
+    w = xp.where((abs(w) == math.inf) | (mass == 0), 0.0, w)
+    zero = -1.0 / (alpha - 1.0) if alpha > 1 else 0.0
+    logs = xp.where(t > 0, _log_beta(xp, xp.where(t > 0, t, 1.0), alpha), zero)
+    return xp.where(mass == 0, 0.0, logs - w)
 
 
 def _difference(xp: Arrays, p: Array, target: Array, axis: int) -> Array:

@@ -9,8 +9,7 @@ Along one axis, for a row x:
 
 alpha is a number, or a tensor that broadcasts over the rows and has a gradient. Special values are
 those of the simplex maps; a row of only -inf has no mass, loss 0 and gradient 0. A loss is never
-negative, and exactly 0 where the map is the target, a distribution or the number of a class. The
-target itself counts as a constant.
+negative, and exactly 0 where the map is the target, a distribution or the number of a class.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, prod
+from operator import attrgetter
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -53,6 +53,14 @@ class EntmaxKind(Enum):
     ENTMAX_LOSS = "entmax_loss"
 
 
+# Losses whose name says alpha.
+ALPHAS = {
+    EntmaxKind.SOFTMAX_LOSS: 1.0,
+    EntmaxKind.ENTMAX15_LOSS: 1.5,
+    EntmaxKind.SPARSEMAX_LOSS: 2.0,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EntmaxDescriptor:
     """`alpha` is a number, or None if it is a tensor, broadcast to the shape of the input."""
@@ -60,12 +68,13 @@ class EntmaxDescriptor:
     input_shape: Shape
     softmax_axis: int
     element: ElementKind
-    alpha: float | None = None
+    alpha: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntmaxBackwardDescriptor(EntmaxDescriptor):
-    """`alpha_shape` is the shape of a tensor alpha before it was broadcast, and of its gradient."""
+    """`alpha_shape` is the shape of a tensor alpha before it was broadcast, and of its gradient; by
+    default it has a value for each row."""
 
     alpha_shape: Shape | None = None
 
@@ -93,13 +102,14 @@ class EntmaxBackwardArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class SimplexLossDescriptor:
-    """`labels`: the target holds classes, not a distribution. `keep`: the map is written too."""
+    """`alpha` is None where the kind says it. `labels`: the target holds classes, not a
+    distribution. `keep`: the map is written too."""
 
     kind: EntmaxKind
     input_shape: Shape
     softmax_axis: int
     element: ElementKind
-    alpha: float
+    alpha: float | None
     labels: bool = False
     keep: bool = False
 
@@ -165,18 +175,21 @@ def check_broadcast(op: str, shape: Shape, full: Shape, axis: int) -> None:
 
 def _check_backward(desc: EntmaxBackwardDescriptor) -> None:
     _check("entmax_backward", desc)
-    if desc.alpha is None:
+    if desc.alpha is None and desc.alpha_shape is not None:
         shape = desc.alpha_shape
-        if shape is None:
-            expected = "given where alpha is a tensor"
-            raise InvalidProblem("entmax_backward", "alpha_shape", expected, "None")
         check_broadcast("entmax_backward", shape, desc.input_shape, desc.softmax_axis)
 
 
 def _check_loss(desc: SimplexLossDescriptor) -> None:
     check_option("simplex_loss", "kind", desc.kind, EntmaxKind)
+    if desc.kind is EntmaxKind.ENTMAX:
+        raise InvalidProblem("simplex_loss", "kind", "that of a loss", repr(desc.kind))
     _check(_op(desc), desc)
-    check_alpha(_op(desc), desc.alpha)
+    if desc.kind not in ALPHAS:
+        check_alpha(_op(desc), desc.alpha)
+    elif desc.alpha is not None:
+        expected = f"None, being {ALPHAS[desc.kind]}"
+        raise InvalidProblem(_op(desc), "alpha", expected, repr(desc.alpha))
     check_flag(_op(desc), "labels", desc.labels)
     check_flag(_op(desc), "keep", desc.keep)
 
@@ -186,9 +199,18 @@ def _shape(desc: Any) -> Shape:
     return shape
 
 
-def _alpha_shape(desc: Any) -> Shape:
-    shape: Shape = desc.alpha_shape or ()
-    return shape
+def alpha_shape(desc: Any) -> Shape:
+    """Of the gradient of a tensor alpha."""
+    if desc.alpha_shape is not None:
+        return tuple(desc.alpha_shape)
+    return tuple(1 if k == desc.softmax_axis else n for k, n in enumerate(desc.input_shape))
+
+
+def loss_alpha(desc: Any) -> float:
+    """The alpha of a loss."""
+    alpha: float | None = ALPHAS.get(desc.kind, desc.alpha)
+    assert alpha is not None  # validated
+    return alpha
 
 
 def _op(desc: Any) -> str:
@@ -208,16 +230,11 @@ def has_tensor(desc: Any) -> bool:
     return desc.alpha is None
 
 
-def _has_labels(desc: Any) -> bool:
-    return bool(desc.labels)
+_has_labels, _keeps = attrgetter("labels"), attrgetter("keep")
 
 
 def _has_distribution(desc: Any) -> bool:
     return not desc.labels
-
-
-def _keeps(desc: Any) -> bool:
-    return bool(desc.keep)
 
 
 def _guarantee(desc: Any) -> PrecisionGuarantee:
@@ -228,7 +245,7 @@ def _workspace(desc: Any) -> int:
     """The gradient of each row's alpha, and two sums for each alpha."""
     if desc.alpha is not None:
         return 0
-    return 8 * prod(row_shape(desc)) + 16 * prod(_alpha_shape(desc))
+    return 8 * prod(row_shape(desc)) + 16 * prod(alpha_shape(desc))
 
 
 def _reference(desc: Any, x: Any, y: Any, alpha: Any = None) -> dict[str, Any]:
@@ -242,8 +259,9 @@ def _reference_backward(
     if alpha is None:
         return {"dx": oracle.entmax_backward(dy, y, desc.alpha, desc.softmax_axis)}
     # The plan sees alpha broadcast; its gradient has the shape it had before.
-    small = (1,) * (len(desc.input_shape) - len(desc.alpha_shape)) + desc.alpha_shape
-    own = alpha[tuple(slice(n) for n in small)].reshape(desc.alpha_shape)
+    shape = alpha_shape(desc)
+    small = (1,) * (len(desc.input_shape) - len(shape)) + shape
+    own = alpha[tuple(slice(n) for n in small)].reshape(shape)
     dx, dalpha = oracle.entmax_backward(dy, y, own, desc.softmax_axis, x)
     return {"dx": dx, "dalpha": dalpha}
 
@@ -252,7 +270,7 @@ def _reference_loss(
     desc: Any, x: Any, loss: Any, target: Any = None, classes: Any = None, p: Any = None
 ) -> dict[str, Any]:
     chosen = classes if desc.labels else target
-    loss, p = oracle.entmax_loss(x, chosen, desc.alpha, desc.softmax_axis, True)
+    loss, p = oracle.entmax_loss(x, chosen, loss_alpha(desc), desc.softmax_axis, True)
     return {"loss": loss, "p": p} if desc.keep else {"loss": loss}
 
 
@@ -260,7 +278,8 @@ def _reference_loss_backward(
     desc: Any, dy: Any, p: Any, dx: Any, target: Any = None, classes: Any = None
 ) -> dict[str, Any]:
     chosen = classes if desc.labels else target
-    return {"dx": oracle.entmax_loss_backward(dy, p, chosen, desc.alpha, desc.softmax_axis)}
+    alpha = loss_alpha(desc)
+    return {"dx": oracle.entmax_loss_backward(dy, p, chosen, alpha, desc.softmax_axis)}
 
 
 FAILURES = {
@@ -316,7 +335,7 @@ class EntmaxBackwardPlan(Plan[EntmaxBackwardDescriptor, EntmaxBackwardArgs]):
             Slot("alpha", _shape, needed=has_tensor, used=has_tensor),
             Slot("x", _shape, needed=has_tensor, used=has_tensor),
             Slot("dx", _shape, Role.OUT, in_place_of=("dy", "y")),
-            Slot("dalpha", _alpha_shape, Role.OUT, needed=has_tensor, used=has_tensor),
+            Slot("dalpha", alpha_shape, Role.OUT, needed=has_tensor, used=has_tensor),
         ),
         kind=kind_of,
         op=_op_backward,

@@ -5,117 +5,161 @@
                                        h(s) = (log(1+s) - s/(1+s)) / s²
 
 dx follows from y alone; dalpha takes p, w and s from x, at its root. Off the support neither reads
-dy.
+dy: both go by lists of it (see cpu_rows).
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+import numpy as np
 
 from pullback.cpu.elementary import exp, log
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import as_f64_pointer
+from pullback.cpu.memory import as_f64_pointer, get, put
 from pullback.cpu.program import TENSORS, WORKSPACE
-from pullback.cpu.tiles import spread
-from pullback.cpu.vector import absolute, any_lane, is_nan, lane, like, not_le, select, splat
-from pullback.ops.entmax.cpu_map import BACKWARD_SLOTS, HEADER, alpha_at, own_kernel, strip
+from pullback.cpu.tiles import by_type, stack
+from pullback.cpu.vector import (
+    absolute,
+    is_nan,
+    like,
+    minimum,
+    reduce_add,
+    reduce_max,
+    select,
+    splat,
+    to_f64,
+)
+from pullback.ops.entmax.cpu_map import BACKWARD_SLOTS, HEADER, alpha_at, on_row, own_kernel
 from pullback.ops.entmax.cpu_rows import (
     INFINITY,
     LANES,
     NAN,
+    ROOM,
     SERIES,
-    add,
-    clear,
-    count_at,
-    cursor,
-    fold,
+    fetch,
+    fill,
+    is_double,
+    listed_from,
     load,
-    log1p,
-    partial,
+    log_base,
+    note,
     powers,
-    relative,
     root,
-    store,
+    scatter,
     store_one,
-    stride,
+    survey,
     top_of,
 )
 
 WORDS = TENSORS + BACKWARD_SLOTS
 WALK = WORDS + HEADER
-SECOND, ROWS, ELEMENTS, THIRD = range(WORDS + 2, WORDS + 6)  # offsets of walks, and counts
+SECOND, ROWS, ELEMENTS, THIRD = range(WORDS + 1, WORDS + 5)  # offsets of walks, and counts
 
 
 # --- dx -----------------------------------------------------------------------------------------
 
 
+@by_type
+def _least(p):
+    """The least positive number of the compute type."""
+    least = 5e-324 if is_double(p) else np.float32(1e-45)
+    return lambda p: least
+
+
 @inlined
-def _weights(y, beta):
-    """s = y^(1-b) on the support, 0 off it, NaN where y is."""
+def _support(y, dy, n, begin, found, given, places):
+    """List where y is positive, or NaN: y and dy there; LANES zeros follow."""
+    count, end = note(y, n, begin, _least(y[0]), places)
+    fetch(y, begin, places, count, found)
+    fetch(dy, begin, places, count, given)
+    put(found, count, 1, splat(0.0, LANES), False)
+    put(given, count, 1, splat(0.0, LANES), False)
+    return count, end
+
+
+@inlined
+def _largest_exponent(y, n, beta):
+    """Of the weights of alpha > 2, which may be beyond all numbers: they are taken relative to it.
+    Others are at most 1."""
+    if beta <= 1.0:
+        return 0.0
+    least = splat(1.0, LANES)
+    for j in range(0, n, LANES):
+        v = to_f64(load(y, j, n - j, 0.0))
+        least = minimum(select(v > 0, v, 1.0), least)
+    return (1.0 - beta) * log(-reduce_max(-least))
+
+
+@inlined
+def _weights(y, beta, exponent):
+    """s = y^(1-b) on the support relative to the exponent, 0 off it, NaN where y is."""
     support = y > 0
-    s = exp((1.0 - spread(beta, y)) * log(select(support, y, 1.0)))
+    s = exp((1.0 - beta) * log(select(support, y, 1.0)) - exponent)
     return select(support, s, y * 0.0)
 
 
 @inlined
-def _gradient(dy, y, dx, n, width, beta, cells, L):
-    products, masses = cells[0], cells[1]
-    clear(products, L)
-    clear(masses, L)
-    for j in range(0, n, stride(L)):
-        count = count_at(n, width, j, L)
-        at = load(y, j, count, 0.0)
-        if any_lane(not_le(at, 0.0)):
-            s = _weights(at, beta)
-            add(products, j, select(not_le(s, 0.0), s * load(dy, j, count, 0.0), 0.0), L)
-            add(masses, j, s, L)
-    mass = fold(masses, L)
-    mean = fold(products, L) / select(mass == 0, 1.0, mass)
-    for j in range(0, n, stride(L)):
-        count = count_at(n, width, j, L)
-        s = load(y, j, count, 0.0)
-        if any_lane(not_le(s, 0.0)):
-            s = _weights(s, beta)
-        v = select(not_le(s, 0.0), s * (load(dy, j, count, 0.0) - spread(mean, s)), 0.0)
-        spoiled = is_nan(v) | is_nan(spread(mass, v))
-        store(dx, j, count, select(spoiled, like(v, NAN), v))
-
-
-@inlined
-def _gradient_all(task, lo, hi, L):
-    w, n = words(task, WALK), extent(words(task, WALK))
-    dy, y, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 4)
-    cells = partial(L), partial(L)
-    beta = splat(real(task, WORDS + 1), L)
-    for item in range(lo, hi):
-        row, width = strip(word(task, WORDS), item, L)
-        at_dy = cursor(dy, offset(w, 0, row), step(w, 0), L)
-        at_y = cursor(y, offset(w, 1, row), step(w, 1), L)
-        at_dx = cursor(dx, offset(w, 2, row), step(w, 2), L)
-        _gradient(at_dy, at_y, at_dx, n, width, beta, cells, L)
+def _gradient(dy, y, dx, n, beta, found, given, places):
+    zero, exponent = splat(0.0, LANES), _largest_exponent(y, n, beta)
+    products, masses, begin, count, end = zero, zero, 0, 0, 0
+    while begin < n:
+        count, end = _support(y, dy, n, begin, found, given, places)
+        for k in range(0, count, LANES):
+            s = _weights(get(found, k, 1, LANES), beta, exponent)
+            products = products + s * get(given, k, 1, LANES)
+            masses = masses + s
+            put(found, k, 1, s, False)
+        if begin == 0 and end == n:
+            break
+        begin = end
+    whole = begin == 0 and end == n
+    mass = reduce_add(masses)
+    mean = reduce_add(products) / (1.0 if mass == 0 else mass)
+    nothing = NAN if mass != mass else 0.0
+    begin = 0
+    while begin < n:
+        if not whole:
+            count, end = _support(y, dy, n, begin, found, given, places)
+            for k in range(0, count, LANES):
+                s = _weights(get(found, k, 1, LANES), beta, exponent)
+                put(found, k, 1, s, False)
+        for k in range(0, count, LANES):
+            v = get(found, k, 1, LANES) * (get(given, k, 1, LANES) - mean)
+            if beta > 1.0:
+                v = select(v == 0, 0.0, v * exp(like(v, exponent)))
+            put(found, k, 1, select(is_nan(v), like(v, NAN), v), False)
+        fill(dx, begin, end, nothing)
+        scatter(dx, begin, places, count, found)
+        begin = end
 
 
 @kernel
 def gradient_rows(task, lo, hi):
-    _gradient_all(task, lo, hi, 1)
-
-
-@kernel
-def gradient_columns(task, lo, hi):
-    _gradient_all(task, lo, hi, LANES)
+    w, beta = words(task, WALK), real(task, WORDS)
+    found, given, places = stack(0.0, ROOM), stack(0.0, ROOM), stack(np.int32(0), ROOM)
+    for row in range(lo, hi):
+        dy, y, dx = (
+            on_row(task, 0, w, 0, row),
+            on_row(task, 1, w, 1, row),
+            on_row(task, 4, w, 2, row),
+        )
+        _gradient(dy, y, dx, extent(w), beta, found, given, places)
 
 
 @kernel
 def gradient_each(task, lo, hi):
     """Rows that have each their own alpha: dy, y, alpha and dx in the walk."""
-    w, cells = words(task, WALK), (partial(1), partial(1))
-    dy, y, dx = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 4)
+    w = words(task, WALK)
+    found, given, places = stack(0.0, ROOM), stack(0.0, ROOM), stack(np.int32(0), ROOM)
     for row in range(lo, hi):
         beta = alpha_at(task, 2, w, 2, row) - 1.0
         if not own_kernel(beta):
-            at_dy = cursor(dy, offset(w, 0, row), step(w, 0), 1)
-            at_y = cursor(y, offset(w, 1, row), step(w, 1), 1)
-            at_dx = cursor(dx, offset(w, 3, row), step(w, 3), 1)
-            _gradient(at_dy, at_y, at_dx, extent(w), 1, splat(beta, 1), cells, 1)
+            dy, y, dx = (
+                on_row(task, 0, w, 0, row),
+                on_row(task, 1, w, 1, row),
+                on_row(task, 4, w, 3, row),
+            )
+            _gradient(dy, y, dx, extent(w), beta, found, given, places)
 
 
 # --- dalpha -------------------------------------------------------------------------------------
@@ -133,42 +177,48 @@ def _curve(s, log_u, u):
 
 
 @inlined
-def _alpha_gradient(dy, x, n, beta, cells):
+def _alpha_gradient(dy, x, n, beta, found, given, places):
     """Of one row."""
-    top = top_of(x, n, 1, cells[3], 1)
-    c = root(x, n, 1, top, beta, cells[:3], cells[3], 1)
-    for k in range(4):
-        clear(cells[k], 1)
-    for j in range(0, n, LANES):
-        v = load(x, j, n - j, -INFINITY)
-        w = relative(v, top, c)
-        u, p = powers(w, beta)
-        support = p > 0
-        b = spread(beta, w)
-        w, g = select(support, w, 0.0), select(support, load(dy, j, n - j, 0.0), 0.0)
-        a = select(support, -p * w * w * _curve(b * w, log1p(b * w), u), 0.0)
-        slope = select(support, p / u, 0.0)
-        add(cells[0], j, a, 1)
-        add(cells[1], j, slope, 1)
-        add(cells[2], j, g * a, 1)
-        add(cells[3], j, g * slope, 1)
-    rate = fold(cells[0], 1) / fold(cells[1], 1)
-    found = fold(cells[2], 1) - fold(cells[3], 1) * rate
-    found = select(is_nan(c), like(found, NAN), found)
-    return lane(select(top == -INFINITY, 0.0, found), 0)
+    tops, nan = survey(x, n)
+    top = top_of(tops)
+    if nan:
+        return NAN
+    if top == -INFINITY:
+        return 0.0
+    at, listed, cut = root(x, n, tops, top, beta, found, places)
+    zero, begin = splat(0.0, LANES), 0
+    bends, slopes, with_bends, with_slopes = zero, zero, zero, zero
+    while begin < n:
+        count, end = listed_from(x, n, begin, listed, cut, top, found, places)
+        fetch(dy, begin, places, count, given)
+        put(given, count, 1, zero, False)
+        for k in range(0, count, LANES):
+            z = get(found, k, 1, LANES)
+            u, p, slope = powers(z, at, beta)
+            support = p > 0
+            z, g = select(support, z, 0.0), select(support, get(given, k, 1, LANES), 0.0)
+            w = z - at[0]
+            curve = _curve(beta * w, log_base(z, at, beta), u)
+            a = select(support, -p * w * w * curve, 0.0)
+            bends, slopes = bends + a, slopes + slope
+            with_bends, with_slopes = with_bends + g * a, with_slopes + g * slope
+        begin = end
+    rate = reduce_add(bends) / reduce_add(slopes)
+    return reduce_add(with_bends) - reduce_add(with_slopes) * rate
 
 
 @kernel
 def alpha_gradients(task, lo, hi):
     """The gradient of each row's alpha, to the workspace: dy, x and alpha in the second walk."""
-    w = words(task, WORDS + word(task, SECOND))
-    dy, x, found = pointer(task, TENSORS), pointer(task, TENSORS + 3), word(task, WORKSPACE)
-    cells = partial(1), partial(1), partial(1), partial(1)
+    w, results = words(task, WORDS + word(task, SECOND)), as_f64_pointer(word(task, WORKSPACE))
+    found, given, places = stack(0.0, ROOM), stack(0.0, ROOM), stack(np.int32(0), ROOM)
     for row in range(lo, hi):
-        beta = splat(alpha_at(task, 2, w, 2, row) - 1.0, 1)
-        at_dy = cursor(dy, offset(w, 0, row), step(w, 0), 1)
-        at_x = cursor(x, offset(w, 1, row), step(w, 1), 1)
-        as_f64_pointer(found)[row] = _alpha_gradient(at_dy, at_x, extent(w), beta, cells)
+        beta = alpha_at(task, 2, w, 2, row) - 1.0
+        dy, x = on_row(task, 0, w, 0, row), on_row(task, 3, w, 1, row)
+        value = 0.0
+        if extent(w) > 0:
+            value = _alpha_gradient(dy, x, extent(w), beta, found, given, places)
+        results[row] = value
 
 
 @kernel

@@ -1,36 +1,33 @@
 """entmax in Numba for any alpha: p = exp_b(x - m - c), see cpu_rows for the root.
 
-Words after the addresses of the slots: columns side by side (1 along rows), b if alpha is a number,
-four that only gradients need, then the axis walk of the tensors that a kernel names. Where alpha is
-a tensor, rows whose alpha has a kernel of its own (1, 1.5, 2) are left to that: they get its bits.
+Words after the addresses of the slots: b if alpha is a number, four that only gradients need, then
+the axis walk of the tensors that a kernel names. Where alpha is a tensor, rows whose alpha has a
+kernel of its own (1, 1.5, 2) are left to that: they get its bits.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from collections.abc import Callable
 
+import numpy as np
 from numba.extending import intrinsic
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer, real, set_word, word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import address, advance, read
+from pullback.cpu.memory import address, advance, get, put, read
 from pullback.cpu.program import STATUS, TENSORS
-from pullback.cpu.tiles import spread, stack
-from pullback.cpu.vector import is_nan, like, select, splat
+from pullback.cpu.tiles import stack
 from pullback.ops.entmax.cpu_rows import (
     INFINITY,
     LANES,
     NAN,
-    count_at,
-    cursor,
-    in_support,
-    load,
-    partial,
+    ROOM,
+    fill,
+    listed_from,
     powers,
-    relative,
     root,
-    store,
-    stride,
+    scatter,
+    survey,
     top_of,
 )
 from pullback.ops.simplex.cpu_backward import entmax15 as entmax15_adjoint
@@ -41,19 +38,14 @@ from pullback.ops.simplex.cpu_sparse import entmax15, sparsemax
 
 BAD_ALPHA = 2  # the status of a launch whose alpha is less than 1, or not finite
 MAP_SLOTS, BACKWARD_SLOTS = 3, 6  # x, alpha, y; dy, y, alpha, x, dx, dalpha
-HEADER = 6  # words between the addresses and the walk
+HEADER = 5  # words between the addresses and the walk
 MAP_WALK = TENSORS + MAP_SLOTS + HEADER
 
 
 @inlined
-def strip(breadth, item, L):
-    """The first row of an item, and how many lie side by side in it."""
-    if L == 1:
-        return item, 1
-    strips = (breadth + LANES - 1) // LANES
-    outer = item // strips
-    first = (item - outer * strips) * LANES
-    return outer * breadth + first, min(LANES, breadth - first)
+def on_row(task, slot, w, tensor, row):
+    """A cursor on a row of the tensor in a slot, which is number `tensor` of the walk."""
+    return pointer(task, TENSORS + slot), offset(w, tensor, row), step(w, tensor)
 
 
 @inlined
@@ -71,52 +63,50 @@ def alpha_at(task, slot, w, tensor, row):
 
 
 @inlined
-def _map(x, y, n, width, beta, cells, L):
-    top = top_of(x, n, width, cells[3], L)
-    c = root(x, n, width, top, beta, cells[:3], cells[3], L)
-    for j in range(0, n, stride(L)):
-        count = count_at(n, width, j, L)
-        v = load(x, j, count, -INFINITY)
-        w, p = relative(v, top, c), like(v, 0.0)
-        if in_support(w, beta):
-            _, p = powers(w, beta)
-        p = select(spread(top, v) == -INFINITY, 0.0, p)
-        store(y, j, count, select(is_nan(spread(c, v)), like(v, NAN), p))
+def write_map(x, y, n, top, at, beta, listed, cut, found, places):
+    """p of the candidates, 0 elsewhere. Takes the list."""
+    begin = 0
+    while begin < n:
+        count, end = listed_from(x, n, begin, listed, cut, top, found, places)
+        for k in range(0, count, LANES):
+            put(found, k, 1, powers(get(found, k, 1, LANES), at, beta)[1], False)
+        fill(y, begin, end, 0.0)
+        scatter(y, begin, places, count, found)
+        begin = end
 
 
 @inlined
-def _map_all(task, lo, hi, L):
-    x, y, w = pointer(task, TENSORS), pointer(task, TENSORS + 2), words(task, MAP_WALK)
-    cells = partial(L), partial(L), partial(L), partial(L)
-    n, beta = extent(w), splat(real(task, TENSORS + MAP_SLOTS + 1), L)
-    for item in range(lo, hi):
-        row, width = strip(word(task, TENSORS + MAP_SLOTS), item, L)
-        at_x = cursor(x, offset(w, 0, row), step(w, 0), L)
-        at_y = cursor(y, offset(w, 1, row), step(w, 1), L)
-        _map(at_x, at_y, n, width, beta, cells, L)
+def _map(x, y, n, beta, found, places):
+    tops, nan = survey(x, n)
+    top = top_of(tops)
+    if nan:
+        fill(y, 0, n, NAN)
+    elif top == -INFINITY:
+        fill(y, 0, n, 0.0)
+    else:
+        at, listed, cut = root(x, n, tops, top, beta, found, places)
+        write_map(x, y, n, top, at, beta, listed, cut, found, places)
 
 
 @kernel
 def map_rows(task, lo, hi):
-    _map_all(task, lo, hi, 1)
-
-
-@kernel
-def map_columns(task, lo, hi):
-    _map_all(task, lo, hi, LANES)
+    w, beta = words(task, MAP_WALK), real(task, TENSORS + MAP_SLOTS)
+    found, places = stack(0.0, ROOM), stack(np.int32(0), ROOM)
+    for row in range(lo, hi):
+        x, y = on_row(task, 0, w, 0, row), on_row(task, 2, w, 1, row)
+        _map(x, y, extent(w), beta, found, places)
 
 
 @kernel
 def map_each(task, lo, hi):
     """Rows that have each their own alpha."""
-    x, y, w = pointer(task, TENSORS), pointer(task, TENSORS + 2), words(task, MAP_WALK)
-    cells = partial(1), partial(1), partial(1), partial(1)
+    w = words(task, MAP_WALK)
+    found, places = stack(0.0, ROOM), stack(np.int32(0), ROOM)
     for row in range(lo, hi):
         beta = alpha_at(task, 1, w, 1, row) - 1.0
         if not own_kernel(beta):
-            at_x = cursor(x, offset(w, 0, row), step(w, 0), 1)
-            at_y = cursor(y, offset(w, 2, row), step(w, 2), 1)
-            _map(at_x, at_y, extent(w), 1, splat(beta, 1), cells, 1)
+            x, y = on_row(task, 0, w, 0, row), on_row(task, 2, w, 2, row)
+            _map(x, y, extent(w), beta, found, places)
 
 
 def alpha_check(slots: int, slot: int) -> Callable:

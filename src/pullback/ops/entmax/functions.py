@@ -9,6 +9,7 @@ from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import SoftmaxKind
 from pullback.contract.record import check_flag
 from pullback.ops.entmax.contract import (
+    ALPHAS,
     EntmaxBackwardDescriptor,
     EntmaxBackwardPlan,
     EntmaxDescriptor,
@@ -31,7 +32,7 @@ from pullback.ops.simplex.contract import (
     SparsemaxDescriptor,
     SparsemaxPlan,
 )
-from pullback.plan.function import Call, Function, Indices, Tensor, axis_of
+from pullback.plan.function import Call, Function, Indices, OneOrTwo, Tensor, axis_of
 
 # Maps that have plans of their own; entmax of that alpha is theirs, to the bit.
 _OWN = {1.0: SoftmaxKind.SOFTMAX, 1.5: SoftmaxKind.ENTMAX15}
@@ -50,7 +51,7 @@ def entmax(x: Tensor, alpha: Tensor | float, axis: int = -1) -> Call:
     if isinstance(alpha, Tensor):
         check_broadcast("entmax", alpha.shape, x.shape, at)
         tensors = {"x": x, "alpha": alpha.broadcast_to(x.shape)}
-        return Call(EntmaxPlan, EntmaxDescriptor(**common), tensors, ("y",))
+        return Call(EntmaxPlan, EntmaxDescriptor(alpha=None, **common), tensors, ("y",))
     value = check_alpha("entmax", alpha)
     if value in _OWN:
         return Call(SoftmaxPlan, SoftmaxDescriptor(kind=_OWN[value], **common), {"x": x}, ("y",))
@@ -62,7 +63,7 @@ def entmax(x: Tensor, alpha: Tensor | float, axis: int = -1) -> Call:
 @Function
 def entmax_backward(
     dy: Tensor, y: Tensor, alpha: Tensor | float, axis: int = -1, *, x: Tensor | None = None
-) -> Call:
+) -> OneOrTwo:
     """Gradient of `entmax` from its output `y`: dx, or (dx, dalpha) if alpha is an array, which
     needs the input `x`. Where alpha > 1 and `y` is 0, `dy` is not read."""
     op = "entmax_backward"
@@ -77,7 +78,7 @@ def entmax_backward(
         if x is None:
             raise InvalidProblem(op, "x", "given where alpha is an array with a gradient", "None")
         check_broadcast(op, alpha.shape, dy.shape, at)
-        desc = EntmaxBackwardDescriptor(alpha_shape=alpha.shape, **common)
+        desc = EntmaxBackwardDescriptor(alpha=None, alpha_shape=alpha.shape, **common)
         tensors |= {"alpha": alpha.broadcast_to(dy.shape), "x": x}
         return Call(EntmaxBackwardPlan, desc, tensors, ("dx", "dalpha"))
     value = check_alpha(op, alpha)
@@ -104,7 +105,12 @@ def _target(op: str, target: Tensor, shape: tuple[int, ...], at: int) -> dict[st
 
 
 def _loss(
-    kind: EntmaxKind, alpha: float, x: Tensor, target: Any, axis: int, return_probabilities: bool
+    kind: EntmaxKind,
+    alpha: float | None,
+    x: Tensor,
+    target: Any,
+    axis: int,
+    return_probabilities: bool,
 ) -> Call:
     check_flag(kind.value, "return_probabilities", return_probabilities)
     at = axis_of(kind.value, axis, len(x.shape))
@@ -114,7 +120,7 @@ def _loss(
         input_shape=x.shape,
         softmax_axis=at,
         element=x.element,
-        alpha=check_alpha(kind.value, alpha),
+        alpha=None if kind in ALPHAS else check_alpha(kind.value, alpha),
         labels="classes" in targets,
         keep=return_probabilities,
     )
@@ -123,7 +129,7 @@ def _loss(
 
 
 def _loss_backward(
-    kind: EntmaxKind, alpha: float, dy: Tensor, p: Tensor, target: Any, axis: int
+    kind: EntmaxKind, alpha: float | None, dy: Tensor, p: Tensor, target: Any, axis: int
 ) -> Call:
     op = f"{kind.value}_backward"
     at = axis_of(op, axis, len(p.shape))
@@ -133,20 +139,20 @@ def _loss_backward(
         input_shape=p.shape,
         softmax_axis=at,
         element=p.element,
-        alpha=check_alpha(op, alpha),
+        alpha=None if kind in ALPHAS else check_alpha(op, alpha),
         labels="classes" in targets,
     )
     return Call(SimplexLossBackwardPlan, desc, {"dy": dy, "p": p, **targets}, ("dx",))
 
 
-def _losses(kind: EntmaxKind, alpha: float, name: str) -> tuple[Function, Function]:
+def _losses(kind: EntmaxKind, name: str) -> tuple[Function, Function]:
     def loss(
         x: Tensor, target: Tensor | Indices, axis: int = -1, *, return_probabilities: bool = False
     ) -> Call:
-        return _loss(kind, alpha, x, target, axis, return_probabilities)
+        return _loss(kind, None, x, target, axis, return_probabilities)
 
     def backward(dy: Tensor, p: Tensor, target: Tensor | Indices, axis: int = -1) -> Call:
-        return _loss_backward(kind, alpha, dy, p, target, axis)
+        return _loss_backward(kind, None, dy, p, target, axis)
 
     summary = (
         f"Fenchel-Young loss of `{name}`: a value for each row, 0 where the map is the target. "
@@ -158,9 +164,9 @@ def _losses(kind: EntmaxKind, alpha: float, name: str) -> tuple[Function, Functi
     )
 
 
-softmax_loss, softmax_loss_backward = _losses(EntmaxKind.SOFTMAX_LOSS, 1.0, "softmax")
-entmax15_loss, entmax15_loss_backward = _losses(EntmaxKind.ENTMAX15_LOSS, 1.5, "entmax15")
-sparsemax_loss, sparsemax_loss_backward = _losses(EntmaxKind.SPARSEMAX_LOSS, 2.0, "sparsemax")
+softmax_loss, softmax_loss_backward = _losses(EntmaxKind.SOFTMAX_LOSS, "softmax")
+entmax15_loss, entmax15_loss_backward = _losses(EntmaxKind.ENTMAX15_LOSS, "entmax15")
+sparsemax_loss, sparsemax_loss_backward = _losses(EntmaxKind.SPARSEMAX_LOSS, "sparsemax")
 
 
 @Function

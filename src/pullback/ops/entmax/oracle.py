@@ -1,7 +1,8 @@
 """entmax for any alpha and the Fenchel-Young losses, by definition. Rows lie along the first axis.
 
 With b = alpha - 1: exp_b(w) = max(1 + b·w, 0)^(1/b), and e^w at b = 0. The map is exp_b(x - m - c)
-with m the maximum of the row and c >= 0 such that the row sums to 1.
+with m the maximum of the row and c >= 0 such that the row sums to 1. It is found by bisection of
+t = -log p of the maximum: c = (1 - e^-bt) / b, and u = 1 + b·w = e^-bt + b·(x - m).
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ def _betas(alpha: Any, x: npt.ArrayLike, axis: int) -> Wide:
     return np.zeros(rows.shape[1:], np.longdouble)
 
 
-def _at(rows: Wide, top: Wide, c: Wide, b: Wide) -> tuple[Wide, Wide, Wide, Wide]:
-    w = np.where(rows == top, 0, rows - top) - c
-    small = np.where(b == 0, ONE, b)
-    u = np.where(b == 0, ONE, 1 + b * w)
-    v = np.where(b == 0, w, np.log1p(np.where(u > 0, b * w, 0)) / small)
+def _at(rows: Wide, top: Wide, t: Wide, b: Wide) -> tuple[Wide, Wide, Wide, Wide]:
+    z, positive = np.where(rows == top, 0, rows - top), np.where(b == 0, ONE, b)
+    w = z + np.where(b == 0, -t, np.expm1(-b * t) / positive)
+    u = np.where(b == 0, ONE, np.where(b > 1, np.exp(-b * t) + b * z, 1 + b * w))
+    on = u > 0
+    logs = np.where(b > 1, np.log(np.where(on, u, 1)), np.log1p(np.where(on & (b <= 1), b * w, 0)))
+    v = np.where(b == 0, w, logs / positive)
     p = np.where(np.isnan(w), w, np.where(u > 0, np.exp(v), 0))
     return w, u, v, p
 
@@ -50,14 +53,14 @@ def _solve(x: npt.ArrayLike, alpha: Any, axis: int) -> Rows:
     top = np.asarray(rows.max(axis=0, initial=-INF, where=~np.isnan(rows)))
     low = np.zeros_like(top)
     high = np.full_like(top, np.log(np.longdouble(max(len(rows), 1))))
-    for _ in range(100):
-        c = (low + high) / 2
-        heavy = _at(rows, top, c, b)[3].sum(axis=0) >= 1
-        low, high = np.where(heavy, c, low), np.where(heavy, high, c)
+    for _ in range(72):
+        t = (low + high) / 2
+        heavy = _at(rows, top, t, b)[3].sum(axis=0) >= 1
+        low, high = np.where(heavy, t, low), np.where(heavy, high, t)
     # `high` keeps entries exactly at the threshold at 0 where that is representable; where the
     # row has one entry the root is 0.
-    c = np.where(_at(rows, top, low, b)[3].sum(axis=0) == 1, low, (low + high) / 2)
-    return Rows(*_at(rows, top, c, b), b, (rows == -INF).all(axis=0))
+    t = np.where(_at(rows, top, low, b)[3].sum(axis=0) == 1, low, (low + high) / 2)
+    return Rows(*_at(rows, top, t, b), b, (rows == -INF).all(axis=0))
 
 
 def _back(rows: Wide, like: npt.ArrayLike, axis: int) -> Array:
@@ -90,13 +93,14 @@ def _row_gradient(g: Wide, p: Wide, b: Wide) -> Wide:
 
 def _alpha_gradient(g: Wide, found: Rows, nan: Array) -> Wide:
     """Σ dy·∂p/∂alpha: a = ∂p/∂b at fixed w, and c moves so that the row keeps its sum."""
-    w, u, _, p, b, masked = found
+    w, u, v, p, b, masked = found
     support = p > 0
     s = np.where(support, b * w, 0)
     near = np.abs(s) < 1e-3
     series = sum((-1) ** k * (k + 1) / np.longdouble(k + 2) * s**k for k in range(8))
     safe = np.where(near, ONE, s)
-    curve = np.where(near, series, (np.log1p(safe) - safe / (1 + safe)) / safe**2)
+    logs = np.where(near, 0, v * b)  # log u
+    curve = np.where(near, series, (logs - safe / np.where(support, u, 1)) / safe**2)
     a = np.where(support, -p * np.where(support, w, 0) ** 2 * curve, 0)
     slope = np.where(support, p / np.where(support, u, 1), 0)
     g = np.where(support, g, 0)
