@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -75,6 +77,18 @@ def test_compile_inductor(name: str) -> None:
     torch._dynamo.reset()
     (subject,) = (subject for subject in SUBJECTS if subject.name == name)
     agrees(subject, smooth(subject)[-1], backend="inductor")
+
+
+def test_the_first_graph_of_a_process_may_be_traced_anew() -> None:
+    """Which torch.compile does after a generator: it must then come by the same calls."""
+    code = (
+        "import torch, pullback\n"
+        "run = lambda x: tuple(y for y in (pullback.lerp(x, x, x),) if y.is_floating_point())\n"
+        "x = torch.rand(3)\n"
+        "print(torch.equal(torch.compile(run, fullgraph=True, backend='eager')(x)[0], run(x)[0]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
 
 
 def test_dynamic_shapes() -> None:

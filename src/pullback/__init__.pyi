@@ -455,14 +455,33 @@ def entmax15_backward(
     *,
     out: Any = None,
 ) -> Array: ...
+@overload
 def entmax15_loss(
     x: Array,
     target: Array | Any,
     axis: int = -1,
     *,
-    return_probabilities: bool = False,
+    return_probabilities: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def entmax15_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def entmax15_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def entmax15_loss_backward(
     dy: Array,
     p: Array,
@@ -479,16 +498,37 @@ def entmax_backward(
     *,
     x: Array | None = None,
     out: Any = None,
-) -> Array: ...
+) -> Array | tuple[Array, Array]: ...
+@overload
 def entmax_loss(
     x: Array,
     target: Array | Any,
     alpha: float,
     axis: int = -1,
     *,
-    return_probabilities: bool = False,
+    return_probabilities: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def entmax_loss(
+    x: Array,
+    target: Array | Any,
+    alpha: float,
+    axis: int = -1,
+    *,
+    return_probabilities: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def entmax_loss(
+    x: Array,
+    target: Array | Any,
+    alpha: float,
+    axis: int = -1,
+    *,
+    return_probabilities: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def entmax_loss_backward(
     dy: Array,
     p: Array,
@@ -673,14 +713,33 @@ def softmax_backward(
     *,
     out: Any = None,
 ) -> Array: ...
+@overload
 def softmax_loss(
     x: Array,
     target: Array | Any,
     axis: int = -1,
     *,
-    return_probabilities: bool = False,
+    return_probabilities: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def softmax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def softmax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def softmax_loss_backward(
     dy: Array,
     p: Array,
@@ -702,14 +761,33 @@ def sparsemax_backward(
     *,
     out: Any = None,
 ) -> Array: ...
+@overload
 def sparsemax_loss(
     x: Array,
     target: Array | Any,
     axis: int = -1,
     *,
-    return_probabilities: bool = False,
+    return_probabilities: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def sparsemax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def sparsemax_loss(
+    x: Array,
+    target: Array | Any,
+    axis: int = -1,
+    *,
+    return_probabilities: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def sparsemax_loss_backward(
     dy: Array,
     p: Array,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 HALVINGS = 64  # of an interval: to the last bit of an f64
-Number = float | Tensor
+Number: TypeAlias = "float | Tensor"
 
 
 # --- maps ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.callback import on_compile_end
 
 from pullback.frontends.torch_autograd import plain_ids
 from pullback.frontends.torch_library import FUNCTIONS, dispatch
@@ -49,5 +50,12 @@ for _function in FUNCTIONS.values():
     if _function.indices:
         _places = tuple(map(_function.parameters.index, _function.indices))
         _function.graphed = _with_ids(_function.graphed, _places)
-    else:
-        torch.compiler.allow_in_graph(_function.face)
+
+
+@on_compile_end  # type: ignore[untyped-decorator]
+def _without_looking(_: Any) -> None:
+    """From the next graph on, functions without ids are nodes as they are. Not in the one that is
+    traced now: where torch.compile begins it anew, it must come by the same calls again."""
+    for function in FUNCTIONS.values():
+        if not function.indices:
+            torch.compiler.allow_in_graph(function.face)
