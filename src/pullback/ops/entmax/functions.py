@@ -156,7 +156,8 @@ def _losses(kind: EntmaxKind, name: str) -> tuple[Function, Function]:
 
     summary = (
         f"Fenchel-Young loss of `{name}`: a value for each row, 0 where the map is the target. "
-        "`target` holds classes (i32, i64) or a distribution of x's shape."
+        "`target` holds classes (i32, i64) or a distribution of x's shape. `return_probabilities` "
+        f"gives (loss, {name} of x); the second counts as a constant."
     )
     adjoint = f"Gradient of `{kind.value}`: (p - target)·dy, with `p` the {name} of its input."
     return Function(loss, kind.value, summary), Function(
@@ -179,7 +180,8 @@ def entmax_loss(
     return_probabilities: bool = False,
 ) -> Call:
     """Fenchel-Young loss of `entmax` for a number `alpha`: a value for each row, 0 where the map is
-    the target. `target` holds classes (i32, i64) or a distribution of x's shape."""
+    the target. `target` holds classes (i32, i64) or a distribution of x's shape.
+    `return_probabilities` gives (loss, entmax of x); the second counts as a constant."""
     return _loss(EntmaxKind.ENTMAX_LOSS, alpha, x, target, axis, return_probabilities)
 
 
