@@ -89,7 +89,7 @@ def entmax_bisect(
         return torch.where(alpha < 1, below, above)
     if alpha >= 1:
         return pullback.entmax(X, float(alpha), dim)
-    return _Dense.apply(X, X.new_tensor(alpha), dim)  # type: ignore[no-any-return]
+    return _Dense.apply(X, X.new_tensor(alpha), dim)
 
 
 class _Dense(torch.autograd.Function):  # type: ignore[misc]
