@@ -235,7 +235,8 @@ def in_place(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
     for position, name in enumerate(call.returns):
         for source in call.plan.record.slot(name).in_place_of:
             shared = trial.arrays.get(source)
-            if shared is None or shared.shape != want.results[position].shape:
+            result = want.results[position]
+            if shared is None or (shared.shape, shared.dtype) != (result.shape, result.dtype):
                 continue
             if not all(trial.layout(source, shared.ndim).steps):
                 continue

@@ -67,9 +67,9 @@ def of_losses(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
 
 
 def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """Of a gradient the largest dy in its row, of what is summed over rows the largest of all."""
+    """Of a gradient the largest dy in its row, of what is summed over all that for each."""
     rows = largest("dy")(subject, arguments)[0]
-    return rows, np.max(rows, initial=0) * max(np.size(rows), 1), 0.0
+    return rows, np.max(rows, initial=0) * max(np.size(arguments["dy"]), 1), 0.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ BOUNDS: dict[str, Bound] = {
     "entmax": Bound(3, one),
     "entmax_backward": Bound(4, of_rows, weighted="dy"),
     **dict.fromkeys(
-        ("softmax_loss", "entmax15_loss", "sparsemax_loss", "entmax_loss"), Bound(2, of_losses)
+        ("softmax_loss", "entmax15_loss", "sparsemax_loss", "entmax_loss"),
+        Bound(2, of_losses, divided=True),
     ),
     "segment_sum": Bound(1, terms("x")),
     "segment_mean": Bound(2, terms("x"), divided=True),
