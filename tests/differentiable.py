@@ -50,6 +50,30 @@ def _segment(rng: np.random.Generator) -> Iterator[Case]:
     yield Case(
         "rows", {"x": _apart(rng, 7, 2), "dy": rng.standard_normal((6, 2)), "segment_ids": ids}
     )
+    columns = {"x": _apart(rng, 2, 7), "dy": rng.standard_normal((2, 6)), "segment_ids": ids}
+    yield Case("columns", columns, {"axis": -1, "num_segments": 6})
+    borders = {"offsets": np.array([0, 3, 3, 7]), "dy": rng.standard_normal((2, 3, 1))}
+    options = {"axis": 1, "num_segments": 3, "num_inputs": 7}
+    yield Case("borders", {"x": _apart(rng, 2, 7, 1), **borders}, options)
+
+
+def _full_segments(rng: np.random.Generator) -> Iterator[Case]:
+    """Segments with rows, and rows with segments: -inf has no derivative."""
+    ids = np.array([2, 0, 2, 1, 0, 3, 1])
+    dy = rng.standard_normal((4, 2))
+    yield Case("rows", {"x": _apart(rng, 7, 2) / 4, "dy": dy, "segment_ids": ids})
+    options = {"axis": 1, "num_segments": 3}
+    arrays = {"offsets": np.array([0, 3, 4, 7]), "dy": rng.standard_normal((2, 3, 1))}
+    yield Case("borders", {"x": _apart(rng, 2, 7, 1) / 4, **arrays}, options)
+
+
+def _segment_maps(rng: np.random.Generator) -> Iterator[Case]:
+    """The same segments with a gradient for each row."""
+    for case in _full_segments(rng):
+        x, dy = case.arrays["x"], case.arrays["dy"]
+        count = dy.shape[case.options.get("axis", 0)]
+        arrays = {**case.arrays, "dy": rng.standard_normal(x.shape)}
+        yield Case(case.name, arrays, {**case.options, "num_segments": count})
 
 
 def _embedding(rng: np.random.Generator) -> Iterator[Case]:
@@ -89,6 +113,8 @@ _CASES = {
     "recurrence": _recurrence,
     "lerp": _lerp,
     "segment": _segment,
+    "segment_softmax": _segment_maps,
+    "segment_statistics": _full_segments,
     "embedding": _embedding,
 }
 

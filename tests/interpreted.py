@@ -231,7 +231,14 @@ def own_cases(subject: Subject) -> Iterator[Case]:
 
 
 def _familys(subject: Subject) -> tuple[Case, ...]:
-    return () if subject.family in ROWS else subject.cases()
+    if subject.family in ROWS:
+        return ()
+    return tuple(case for case in subject.cases() if serves(subject, case))
+
+
+def serves(subject: Subject, case: Case) -> bool:
+    """Whether there is a Triton kernel for the case: segments take ids there, not borders."""
+    return subject.family != "segment" or "offsets" not in case.arrays
 
 
 INDICES = (ElementKind.I64, ElementKind.I32)

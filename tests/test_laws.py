@@ -171,7 +171,25 @@ def _smooth_segment(rng: np.random.Generator) -> list[Case]:
     ids = rng.integers(0, 6, 20)
     ids[3] = -1
     data = {"x": rng.standard_normal((20, 3)), "dy": rng.standard_normal((7, 3))}
-    return [Case("ids", {**data, "segment_ids": ids})]
+    turned = {"x": rng.standard_normal((2, 20)), "dy": rng.standard_normal((2, 7))}
+    options = {"axis": 1, "num_segments": 7, "num_inputs": 20}
+    offsets = np.array([0, 4, 4, 5, 9, 9, 15, 20])
+    return [
+        Case("ids", {**data, "segment_ids": ids}),
+        Case("ids along axis 1", {**turned, "segment_ids": ids}, options),
+        Case("borders", {**data, "offsets": offsets}, {"num_inputs": 20}),
+        Case("borders along axis 1", {**turned, "offsets": offsets}, options),
+    ]
+
+
+def _smooth_segment_maps(rng: np.random.Generator) -> list[Case]:
+    """The same segments with a gradient for each row."""
+    found = []
+    for case in _smooth_segment(rng):
+        x = case.arrays["x"]
+        arrays = {**case.arrays, "dy": rng.standard_normal(x.shape)}
+        found.append(Case(case.name, arrays, {**case.options, "num_segments": 7}))
+    return found
 
 
 def _smooth_embedding(rng: np.random.Generator) -> list[Case]:
@@ -212,5 +230,7 @@ SMOOTH = {
     "recurrence": _smooth_recurrence,
     "lerp": _smooth_lerp,
     "segment": _smooth_segment,
+    "segment_softmax": _smooth_segment_maps,
+    "segment_statistics": _smooth_segment,
     "embedding": _smooth_embedding,
 }

@@ -244,7 +244,12 @@ def test_two_results_that_overlap_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, s in subjects().items() if "axis" in s.function.parameters]
+    "name",
+    [
+        name
+        for name, subject in subjects().items()
+        if "axis" in subject.function.parameters and not subject.function.indices
+    ],
 )
 def test_negative_axes_count_from_the_end(name: str) -> None:
     subject = subjects()[name]

@@ -85,6 +85,26 @@ from pullback.ops.scan.contract import ScanDescriptor as ScanDescriptor
 from pullback.ops.scan.contract import ScanPlan as ScanPlan
 from pullback.ops.segment.index import SegmentIndex as SegmentIndex
 from pullback.ops.segment.index import prepare_segments as prepare_segments
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxArgs as SegmentSoftmaxArgs
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxBackwardArgs as SegmentSoftmaxBackwardArgs
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxBackwardDescriptor as SegmentSoftmaxBackwardDescriptor
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxBackwardPlan as SegmentSoftmaxBackwardPlan
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxDescriptor as SegmentSoftmaxDescriptor
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxKind as SegmentSoftmaxKind
+from pullback.ops.segment_softmax.contract import SegmentSoftmaxPlan as SegmentSoftmaxPlan
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpArgs as SegmentLogsumexpArgs
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpBackwardArgs as SegmentLogsumexpBackwardArgs
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpBackwardDescriptor as SegmentLogsumexpBackwardDescriptor
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpBackwardPlan as SegmentLogsumexpBackwardPlan
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpDescriptor as SegmentLogsumexpDescriptor
+from pullback.ops.segment_statistics.contract import SegmentLogsumexpPlan as SegmentLogsumexpPlan
+from pullback.ops.segment_statistics.contract import SegmentStatisticKind as SegmentStatisticKind
+from pullback.ops.segment_statistics.contract import SegmentVarianceArgs as SegmentVarianceArgs
+from pullback.ops.segment_statistics.contract import SegmentVarianceBackwardArgs as SegmentVarianceBackwardArgs
+from pullback.ops.segment_statistics.contract import SegmentVarianceBackwardDescriptor as SegmentVarianceBackwardDescriptor
+from pullback.ops.segment_statistics.contract import SegmentVarianceBackwardPlan as SegmentVarianceBackwardPlan
+from pullback.ops.segment_statistics.contract import SegmentVarianceDescriptor as SegmentVarianceDescriptor
+from pullback.ops.segment_statistics.contract import SegmentVariancePlan as SegmentVariancePlan
 from pullback.ops.simplex.contract import SoftmaxArgs as SoftmaxArgs
 from pullback.ops.simplex.contract import SoftmaxBackwardArgs as SoftmaxBackwardArgs
 from pullback.ops.simplex.contract import SoftmaxBackwardDescriptor as SoftmaxBackwardDescriptor
@@ -101,6 +121,8 @@ from pullback.plan.stream import Stream as Stream
 from pullback.plan.stream import Workspace as Workspace
 from pullback.tensor.view import TensorMut as TensorMut
 from pullback.tensor.view import TensorRef as TensorRef
+from pullback.ops.segment.contract import ExtremumArgs
+from pullback.ops.segment.contract import ExtremumDescriptor
 from pullback.ops.segment.contract import ForwardDescriptor
 from pullback.ops.segment.contract import SegmentArgs
 from pullback.ops.segment.contract import SegmentBackwardArgs
@@ -108,11 +130,11 @@ from pullback.ops.segment.contract import SegmentDescriptor
 from pullback.ops.segment.contract import TiedDescriptor
 from pullback.plan.plan import Plan
 
-class SegmentMaxArgs(SegmentArgs): ...
+class SegmentMaxArgs(ExtremumArgs): ...
 class SegmentMaxBackwardArgs(SegmentBackwardArgs): ...
 class SegmentMaxBackwardDescriptor(TiedDescriptor): ...
 class SegmentMaxBackwardPlan(Plan[Any, Any]): ...
-class SegmentMaxDescriptor(ForwardDescriptor): ...
+class SegmentMaxDescriptor(ExtremumDescriptor): ...
 class SegmentMaxPlan(Plan[Any, Any]): ...
 class SegmentMeanArgs(SegmentArgs): ...
 class SegmentMeanBackwardArgs(SegmentBackwardArgs): ...
@@ -120,11 +142,11 @@ class SegmentMeanBackwardDescriptor(SegmentDescriptor): ...
 class SegmentMeanBackwardPlan(Plan[Any, Any]): ...
 class SegmentMeanDescriptor(ForwardDescriptor): ...
 class SegmentMeanPlan(Plan[Any, Any]): ...
-class SegmentMinArgs(SegmentArgs): ...
+class SegmentMinArgs(ExtremumArgs): ...
 class SegmentMinBackwardArgs(SegmentBackwardArgs): ...
 class SegmentMinBackwardDescriptor(TiedDescriptor): ...
 class SegmentMinBackwardPlan(Plan[Any, Any]): ...
-class SegmentMinDescriptor(ForwardDescriptor): ...
+class SegmentMinDescriptor(ExtremumDescriptor): ...
 class SegmentMinPlan(Plan[Any, Any]): ...
 class SegmentProdArgs(SegmentArgs): ...
 class SegmentProdBackwardArgs(SegmentBackwardArgs): ...
@@ -138,11 +160,11 @@ class SegmentSumBackwardDescriptor(SegmentDescriptor): ...
 class SegmentSumBackwardPlan(Plan[Any, Any]): ...
 class SegmentSumDescriptor(ForwardDescriptor): ...
 class SegmentSumPlan(Plan[Any, Any]): ...
-class UnsortedSegmentMaxArgs(SegmentArgs): ...
+class UnsortedSegmentMaxArgs(ExtremumArgs): ...
 class UnsortedSegmentMaxBackwardArgs(SegmentBackwardArgs): ...
 class UnsortedSegmentMaxBackwardDescriptor(TiedDescriptor): ...
 class UnsortedSegmentMaxBackwardPlan(Plan[Any, Any]): ...
-class UnsortedSegmentMaxDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentMaxDescriptor(ExtremumDescriptor): ...
 class UnsortedSegmentMaxPlan(Plan[Any, Any]): ...
 class UnsortedSegmentMeanArgs(SegmentArgs): ...
 class UnsortedSegmentMeanBackwardArgs(SegmentBackwardArgs): ...
@@ -150,11 +172,11 @@ class UnsortedSegmentMeanBackwardDescriptor(SegmentDescriptor): ...
 class UnsortedSegmentMeanBackwardPlan(Plan[Any, Any]): ...
 class UnsortedSegmentMeanDescriptor(ForwardDescriptor): ...
 class UnsortedSegmentMeanPlan(Plan[Any, Any]): ...
-class UnsortedSegmentMinArgs(SegmentArgs): ...
+class UnsortedSegmentMinArgs(ExtremumArgs): ...
 class UnsortedSegmentMinBackwardArgs(SegmentBackwardArgs): ...
 class UnsortedSegmentMinBackwardDescriptor(TiedDescriptor): ...
 class UnsortedSegmentMinBackwardPlan(Plan[Any, Any]): ...
-class UnsortedSegmentMinDescriptor(ForwardDescriptor): ...
+class UnsortedSegmentMinDescriptor(ExtremumDescriptor): ...
 class UnsortedSegmentMinPlan(Plan[Any, Any]): ...
 class UnsortedSegmentProdArgs(SegmentArgs): ...
 class UnsortedSegmentProdBackwardArgs(SegmentBackwardArgs): ...
@@ -599,22 +621,105 @@ def logcumsumexp_backward(
     reverse: bool = False,
     out: Any = None,
 ) -> Array: ...
-def segment_max(
+def segment_log_softmax(
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     num_segments: int | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_log_softmax_backward(
+    dy: Array,
+    y: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_logsumexp(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_logsumexp_backward(
+    dy: Array,
+    x: Array,
+    y: Array | None,
+    segment_ids: Any | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+@overload
+def segment_max(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
     ties: str | TieRule = 'first',
     out_of_range: str | IndexPolicy = 'error',
+    return_indices: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def segment_max(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    return_indices: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def segment_max(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    return_indices: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def segment_max_backward(
     dy: Array,
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     ties: str | TieRule = 'first',
     out_of_range: str | IndexPolicy = 'error',
@@ -622,9 +727,11 @@ def segment_max_backward(
 ) -> Array: ...
 def segment_mean(
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     num_segments: int | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
     ties: str | TieRule = 'first',
@@ -633,28 +740,67 @@ def segment_mean(
 ) -> Array: ...
 def segment_mean_backward(
     dy: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     *,
+    num_inputs: int | None = None,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     out_of_range: str | IndexPolicy = 'error',
     out: Any = None,
 ) -> Array: ...
+@overload
 def segment_min(
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     num_segments: int | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
     ties: str | TieRule = 'first',
     out_of_range: str | IndexPolicy = 'error',
+    return_indices: Literal[False] = False,
     out: Any = None,
 ) -> Array: ...
+@overload
+def segment_min(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    return_indices: Literal[True],
+    out: Any = None,
+) -> tuple[Array, Array]: ...
+@overload
+def segment_min(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    return_indices: bool,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
 def segment_min_backward(
     dy: Array,
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     ties: str | TieRule = 'first',
     out_of_range: str | IndexPolicy = 'error',
@@ -662,9 +808,11 @@ def segment_min_backward(
 ) -> Array: ...
 def segment_prod(
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     num_segments: int | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
     ties: str | TieRule = 'first',
@@ -674,18 +822,70 @@ def segment_prod(
 def segment_prod_backward(
     dy: Array,
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     ties: str | TieRule = 'first',
     out_of_range: str | IndexPolicy = 'error',
     out: Any = None,
 ) -> Array: ...
-def segment_sum(
+def segment_softmax(
     x: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     num_segments: int | None = None,
     *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_softmax_backward(
+    dy: Array,
+    y: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_std(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    ddof: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_std_backward(
+    dy: Array,
+    x: Array,
+    segment_ids: Any | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    ddof: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_sum(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
     ties: str | TieRule = 'first',
@@ -694,8 +894,36 @@ def segment_sum(
 ) -> Array: ...
 def segment_sum_backward(
     dy: Array,
-    segment_ids: Any,
+    segment_ids: Any | None = None,
     *,
+    num_inputs: int | None = None,
+    offsets: Any | None = None,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_var(
+    x: Array,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    ddof: int = 0,
+    indices_are_sorted: bool = False,
+    empty: float | None = None,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def segment_var_backward(
+    dy: Array,
+    x: Array,
+    segment_ids: Any | None = None,
+    *,
+    offsets: Any | None = None,
+    axis: int = 0,
+    ddof: int = 0,
     indices_are_sorted: bool = False,
     out_of_range: str | IndexPolicy = 'error',
     out: Any = None,
@@ -863,6 +1091,12 @@ __all__ = [
     "ScanPlan",
     "SegmentIndex",
     "SegmentKind",
+    "SegmentLogsumexpArgs",
+    "SegmentLogsumexpBackwardArgs",
+    "SegmentLogsumexpBackwardDescriptor",
+    "SegmentLogsumexpBackwardPlan",
+    "SegmentLogsumexpDescriptor",
+    "SegmentLogsumexpPlan",
     "SegmentMaxArgs",
     "SegmentMaxBackwardArgs",
     "SegmentMaxBackwardDescriptor",
@@ -887,12 +1121,26 @@ __all__ = [
     "SegmentProdBackwardPlan",
     "SegmentProdDescriptor",
     "SegmentProdPlan",
+    "SegmentSoftmaxArgs",
+    "SegmentSoftmaxBackwardArgs",
+    "SegmentSoftmaxBackwardDescriptor",
+    "SegmentSoftmaxBackwardPlan",
+    "SegmentSoftmaxDescriptor",
+    "SegmentSoftmaxKind",
+    "SegmentSoftmaxPlan",
+    "SegmentStatisticKind",
     "SegmentSumArgs",
     "SegmentSumBackwardArgs",
     "SegmentSumBackwardDescriptor",
     "SegmentSumBackwardPlan",
     "SegmentSumDescriptor",
     "SegmentSumPlan",
+    "SegmentVarianceArgs",
+    "SegmentVarianceBackwardArgs",
+    "SegmentVarianceBackwardDescriptor",
+    "SegmentVarianceBackwardPlan",
+    "SegmentVarianceDescriptor",
+    "SegmentVariancePlan",
     "SimplexLossArgs",
     "SimplexLossBackwardArgs",
     "SimplexLossBackwardDescriptor",
@@ -982,6 +1230,10 @@ __all__ = [
     "logcumsumexp",
     "logcumsumexp_backward",
     "prepare_segments",
+    "segment_log_softmax",
+    "segment_log_softmax_backward",
+    "segment_logsumexp",
+    "segment_logsumexp_backward",
     "segment_max",
     "segment_max_backward",
     "segment_mean",
@@ -990,8 +1242,14 @@ __all__ = [
     "segment_min_backward",
     "segment_prod",
     "segment_prod_backward",
+    "segment_softmax",
+    "segment_softmax_backward",
+    "segment_std",
+    "segment_std_backward",
     "segment_sum",
     "segment_sum_backward",
+    "segment_var",
+    "segment_var_backward",
     "set_cache_limit",
     "set_num_threads",
     "softmax",

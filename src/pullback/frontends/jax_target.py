@@ -71,7 +71,7 @@ def custom_call(op: str, call: Call, part: bool = False) -> CustomCall:
             aliases[operands.index(views[name].origin)] = result
         else:
             view = TensorRef(jax.ShapeDtypeStruct(spec.shape, spec.element.dtype))
-            views[name] = view.folded(slots[name].shape(desc))
+            views[name] = call.as_slot(name, view)
         size = prod(spec.shape) * spec.element.itemsize
         places.append((words[name], len(operands) + result, 0, size))
     if plan.workspace_size:

@@ -218,7 +218,7 @@ def prepare(
     for name, spec, array in zip(call.returns, call.specs, _given(op, call, out), strict=True):
         if name not in call.tensors:
             position = names.index(name)
-            tensors[position] = _result(op, slots[position], call.descriptor, spec, array, family)
+            tensors[position] = _result(op, slots[position], call, spec, array, family)
     positional = function.parameters[: len(args)]
     arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
     launch = plan.lay_out(tensors, op, _argument_names(call, names))
@@ -241,7 +241,9 @@ def _reach(view: Any) -> int:
     return torch_reach(view.array) if view is not None and view.family == "torch" else 0
 
 
-def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any, family: str) -> TensorRef:
+def _result(
+    op: str, slot: Slot, call: Call, spec: TensorSpec, array: Any, family: str
+) -> TensorRef:
     """A view of the array given for a result, or of one laid out as a fresh one will be."""
     if array is None:
         view = TensorRef(np.empty(spec.shape, spec.element.dtype))
@@ -251,8 +253,8 @@ def _result(op: str, slot: Slot, desc: Any, spec: TensorSpec, array: Any, family
             raise Unsupported(op, "out", f"a {family} array, as the others", view.family)
         if view.shape != spec.shape:
             raise InvalidProblem(op, "out", f"of shape {spec.shape}", f"shape {view.shape}")
-    view = view.folded(slot.shape(desc))
-    check_tensor(op, slot, desc, view, "cpu", argument="out")
+    view = call.as_slot(slot.name, view)
+    check_tensor(op, slot, call.descriptor, view, "cpu", argument="out")
     return view
 
 

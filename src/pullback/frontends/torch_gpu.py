@@ -28,7 +28,7 @@ def on_gpu(function: Function, **arguments: Any) -> Any:
             continue
         result = torch.empty(spec.shape, dtype=DTYPES[spec.element], device=tensor.device)
         # A function's result may have more axes than the plan's, which folds them.
-        given[name] = TensorMut(result).folded(slots[name].shape(call.descriptor))
+        given[name] = call.as_slot(name, TensorMut(result))
         results.append(result)
     plan.run(stream, Workspace.allocate(plan), SimpleNamespace(**given))
     return results[0] if len(results) == 1 else tuple(results)

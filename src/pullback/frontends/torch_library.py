@@ -118,9 +118,14 @@ class Op:
             kind = _TYPES.get(annotation, "str")
             # Extents may be symbols under dynamic shapes; other integers are constants.
             kind = kind.replace("int", "SymInt") if _is_extent(name) else kind
-        if default is parameter.empty:
+        if default is parameter.empty or self._before_extent(name):
             return f"{kind} {name}"
         return f"{kind} {name}=" + (f'"{default}"' if isinstance(default, str) else f"{default}")
+
+    def _before_extent(self, name: str) -> bool:
+        """Whether an extent follows that is a tensor, which has no default."""
+        later = self.names[self.names.index(name) + 1 :]
+        return self.extents and any(map(_is_extent, later))
 
     def asking(self, slow: Callable[..., Any], way: str) -> Any:
         """A kernel for calls that the porter may know; `slow` is for the others."""

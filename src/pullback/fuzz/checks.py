@@ -17,6 +17,7 @@ from pullback.fuzz.layout import Layout, place
 from pullback.fuzz.memory import Memory
 from pullback.fuzz.trial import Trial
 from pullback.plan.stream import Stream, Workspace
+from pullback.tensor.view import TensorRef
 from pullback.verify.laws import LawBroken, compare
 
 Check = Callable[[Trial, Outcome, Memory], None]
@@ -266,9 +267,8 @@ def plan(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
         laid.refill()
         chosen.run(Stream.cpu(), workspace, args)
         laid.expect_untouched("plan", False)
-        results = [laid.arrays[mine[k]] if k in mine else kept[k] for k in call.returns]
-        shaped = zip(results, want.results, strict=True)
-        got = Outcome(tuple(np.array(part).reshape(w.shape) for part, w in shaped))
+        found = {k: laid.arrays[mine[k]] if k in mine else kept[k] for k in call.returns}
+        got = Outcome(tuple(call.as_result(k, np.array(part)) for k, part in found.items()))
         expect_same("plan", got, want)
     return None
 
@@ -276,9 +276,10 @@ def plan(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
 def _given(view: Any) -> Any:
     """The array itself where the plan takes it in its own shape."""
     array = getattr(view, "array", None)
-    return (
-        array if array is not None and view.shape == np.shape(array) and not view.offset else view
-    )
+    if array is None or view.offset:
+        return view
+    own = TensorRef(array)
+    return array if (view.shape, view.strides) == (own.shape, own.strides) else view
 
 
 def _outs_of(call: Any, laid: Laid, slots: dict[str, Any], memory: Memory) -> list[Any]:
@@ -286,7 +287,8 @@ def _outs_of(call: Any, laid: Laid, slots: dict[str, Any], memory: Memory) -> li
     found = []
     for position, (name, spec) in enumerate(zip(call.returns, call.specs, strict=True)):
         shape = slots[name].shape(call.descriptor)
-        if position < len(laid.outs) and laid.outs[position].shape == shape:
+        as_laid = position < len(laid.outs) and laid.outs[position].shape == shape
+        if as_laid and not call.axes.get(name, 0):
             found.append(laid.outs[position])
         else:
             how = Layout.plain(len(shape))

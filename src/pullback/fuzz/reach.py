@@ -45,7 +45,7 @@ def phases(trial: Trial) -> Sequence[Any]:
             spec = outs[slot.name]
             layout = trial.layout("out", len(spec.shape))
             result = TensorRef(_empty(spec.shape, spec.element.dtype, layout))
-            view = result.folded(slot.shape(call.descriptor))
+            view = call.as_slot(slot.name, result)
         tensors.append(view)
     found: Sequence[Any] = plan.program(tensors).phases
     return found

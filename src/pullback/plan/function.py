@@ -75,14 +75,30 @@ def _said_by(op: str) -> Iterator[None]:
 class Call:
     """What a function asks of a plan.
 
-    `shapes` names results whose shape the plan sees folded to two dimensions. A result that is
-    also among the tensors is that argument, updated in place."""
+    `shapes` names results whose shape the plan sees folded to two dimensions, `axes` the axis that
+    it sees first in them. A result that is also among the tensors is that argument, updated in
+    place."""
 
     plan: type[Plan[Any, Any]]
     descriptor: Any
     tensors: Mapping[str, TensorRef | TensorSpec | None]
     returns: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    axes: Mapping[str, int] = field(default_factory=dict)
+
+    def as_slot(self, name: str, result: TensorRef) -> TensorRef:
+        """A result as the plan sees it."""
+        axis = self.axes.get(name, 0)
+        view = result.axis_first(axis) if axis else result
+        return view.folded(self.plan.record.slot(name).shape(self.descriptor))
+
+    def as_result(self, name: str, array: Any) -> Any:
+        """What a plan wrote, a NumPy array in the shape of its slot, as the function returns it."""
+        axis, shape = self.axes.get(name, 0), self.shapes.get(name, array.shape)
+        if not axis:
+            return array.reshape(shape)
+        first = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+        return np.moveaxis(array.reshape(first), 0, axis)
 
     def select(self, op: str, stream: Stream) -> Plan[Any, Any]:
         """The plan; what it finds fault with is said in the name of the function."""

@@ -97,6 +97,13 @@ class TensorRef:
         )
         return self.relaid(shape, strides)
 
+    def axis_first(self, axis: int) -> TensorRef:
+        """The same memory with one axis before all others."""
+        order = (axis, *(k for k in range(len(self.shape)) if k != axis))
+        return self.relaid(
+            tuple(self.shape[k] for k in order), tuple(self.strides[k] for k in order)
+        )
+
     def folded(self, shape: tuple[int, ...]) -> TensorRef:
         """The same memory, announced under a shape with as many elements in the same order: for
         plans of fixed rank, whose kernels walk the true extents."""

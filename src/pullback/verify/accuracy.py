@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from pullback.contract.element import ElementKind
+from pullback.ops.segment.oracle import groups
 from pullback.verify.subject import Arguments, Subject
 
 Scale = Callable[[Subject, Arguments], tuple[Any, ...]]
@@ -72,6 +73,33 @@ def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
     return rows, np.max(rows, initial=0) * max(np.size(arguments["dy"]), 1), 0.0
 
 
+def largest_in_segment(name: str) -> Scale:
+    """The largest finite magnitude of an argument within the segment of a row."""
+
+    def scale(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
+        axis = arguments.get("axis", 0)
+        rows = np.moveaxis(_size(np.asarray(arguments[name], np.longdouble)), axis, 0)
+        found = np.zeros_like(rows)
+        given = (arguments.get(key) for key in ("segment_ids", "num_segments", "offsets"))
+        for group in groups(*given, "skip"):
+            found[group] = rows[group].max(axis=0, initial=0)
+        return (np.moveaxis(found, 0, axis),) * _RESULTS
+
+    return scale
+
+
+def largest_slope(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
+    """The largest finite result within the segment of a row: of rows near the mean, little is left
+    of what they have in common."""
+    truth = subject.truth(arguments)[0]
+    return largest_in_segment("dx")(subject, {**_with_segments(arguments), "dx": truth})
+
+
+def _with_segments(arguments: Arguments) -> Arguments:
+    count = arguments["dy"].shape[arguments.get("axis", 0)]
+    return {**arguments, "num_segments": count}
+
+
 @dataclass(frozen=True)
 class Bound:
     """At most `ulps` at the size that `scale` gives. `factors` are arguments that are multiplied in
@@ -79,13 +107,15 @@ class Bound:
     argument `weighted` is multiplied by weights one after the other, some large, some that vanish:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
     are not told apart. `divided`: the result is a sum divided by a count, and only the sum has to
-    fit."""
+    fit. `squared` is an argument whose differences are squared in the accumulator: where that takes
+    them out of its range, the result is not held to anything."""
 
     ulps: float = 1.0
     scale: Scale = result
     factors: tuple[str, ...] = ()
     weighted: str = ""
     divided: bool = False
+    squared: str = ""
 
     def limit(self, array: Any) -> float:
         """Where the accumulator is no wider than the result, roundings add up along the axis."""
@@ -122,6 +152,16 @@ BOUNDS: dict[str, Bound] = {
     "segment_mean": Bound(2, terms("x"), divided=True),
     "segment_prod": Bound(4),
     "segment_prod_backward": Bound(4),
+    "segment_softmax": Bound(4),
+    "segment_log_softmax": Bound(2, largest_in_segment("x")),
+    "segment_softmax_backward": Bound(3, largest_in_segment("dy"), weighted="dy"),
+    "segment_log_softmax_backward": Bound(3, largest_in_segment("dy"), weighted="dy"),
+    "segment_logsumexp": Bound(2, one),
+    "segment_logsumexp_backward": Bound(4, weighted="dy"),
+    "segment_var": Bound(2, squared="x"),
+    "segment_std": Bound(2, squared="x"),
+    "segment_var_backward": Bound(4, largest_slope, squared="x"),
+    "segment_std_backward": Bound(4, largest_slope, squared="x"),
     "embedding_backward": Bound(2, terms("dout", "accumulate_into"), divided=True),
     "embedding_bag": Bound(2, terms("weight", "per_sample_weights"), divided=True),
     "embedding_bag_backward": Bound(
@@ -154,6 +194,8 @@ def excused(
         own = np.longdouble(ml_dtypes.finfo(element.dtype).max)
         if np.where(np.isfinite(sizes), sizes, 0).sum() > own / 64:
             vague |= ~np.isfinite(got)
+    if bound.squared and element is ElementKind.F64:
+        vague |= _leaves_squares(arguments[bound.squared])
     with np.errstate(all="ignore"):
         sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
         if bound.divided:
@@ -176,6 +218,13 @@ def excused(
         # An underflow times infinity is NaN.
         vanished = np.isnan(got) & (rest < info.smallest_normal)
     return np.asarray(found | vague | (largest > top / 4) | (lost <= underflow) | vanished)
+
+
+def _leaves_squares(values: Any) -> bool:
+    """Whether squares of these, or of their differences, may overflow or vanish in f64."""
+    sizes = np.abs(values[np.isfinite(values)])
+    some = sizes[sizes > 0]
+    return bool(some.size and (some.max() > 1e150 or some.min() < 1e-140))
 
 
 def _growth(values: Any) -> Any:

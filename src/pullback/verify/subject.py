@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[Any, ...]] = {
     "return_indices": (False, True),
     "return_probabilities": (False, True),
     "empty": (None, 7.5),
+    "ddof": (0, 1),
     "scale_grad_by_freq": (False, True),
     "weighted": (False, True),
 }
@@ -115,10 +116,13 @@ class Subject:
         return self.answer({k: v for k, v in arguments.items() if k in self.function.parameters})
 
     def takes(self, case: Case) -> bool:
-        """Whether this may be a case of the function: those of bags have offsets, those of losses a
-        target."""
+        """Whether this may be a case of the function: some take offsets, and some need them; those of
+        losses have a target."""
         names = self.function.parameters
-        return all((name in case.arrays) == (name in names) for name in ("offsets", "target"))
+        if ("target" in case.arrays) != ("target" in names):
+            return False
+        needs = "offsets" in self.function.required
+        return "offsets" in names if "offsets" in case.arrays else not needs
 
     def arguments(
         self,
@@ -147,8 +151,8 @@ class Subject:
 
     def _complete(self, found: Arguments, case: Case, element: ElementKind, exact: bool) -> None:
         names = self.function.parameters
-        if "num_segments" in names and "dy" in case.arrays:
-            found["num_segments"] = len(case.arrays["dy"])
+        if "num_segments" in names and "num_segments" not in found and "dy" in case.arrays:
+            found["num_segments"] = _segments(case)
         if "num_embeddings" in names and "weight" in case.arrays:
             found["num_embeddings"] = len(case.arrays["weight"])
         for name in SAVED:
@@ -158,7 +162,8 @@ class Subject:
                     for key, array in case.arrays.items()
                     if key in self.forward.function.tensors
                 }
-                (result,) = self.forward.saved({**found, **given}, exact)
+                extent = {"num_segments": _segments(case)}
+                (result,) = self.forward.saved({**extent, **found, **given}, exact)
                 with np.errstate(all="ignore"):
                     found[name] = round_to(result, element.dtype)
         if "p" in names and self.forward is not None:
@@ -178,6 +183,12 @@ class Subject:
     def large_cases(self) -> tuple[Case, ...]:
         """Inputs large enough to be split, in every way the family's kernels walk."""
         return _cases(self.family, "large_cases")
+
+
+def _segments(case: Case) -> Any:
+    """How many segments a case has: as it says, or as there are rows of the gradient."""
+    dy = case.arrays.get("dy")
+    return case.options.get("num_segments", None if dy is None or not dy.ndim else len(dy))
 
 
 @cache

@@ -30,7 +30,7 @@ OPS = ("segment_sum", "segment_mean", "segment_max", "segment_min", "segment_pro
 LARGE = (1 << 20, 64, 100_000)
 
 
-def _ids(draw: Draw, rows: int, segments: int, ascending: bool) -> Any:
+def ids_of(draw: Draw, rows: int, segments: int, ascending: bool) -> Any:
     """Every segment has a row at least: libraries differ on what an empty one holds."""
     some = draw.rng.integers(0, segments, max(rows - segments, 0))
     ids = np.concatenate([np.arange(min(rows, segments)), some])
@@ -40,7 +40,7 @@ def _ids(draw: Draw, rows: int, segments: int, ascending: bool) -> Any:
 def _rows(rows: int, width: int, segments: int, ascending: bool = True) -> Make:
     def make(draw: Draw, op: str) -> Arguments:
         x = draw.near_one(rows, width) if op == "segment_prod" else draw.normal(rows, width)
-        ids = _ids(draw, rows, segments, ascending)
+        ids = ids_of(draw, rows, segments, ascending)
         known = {"num_segments": segments, "indices_are_sorted": ascending}
         return {"x": x, "segment_ids": ids, **known}
 

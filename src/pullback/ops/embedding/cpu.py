@@ -17,7 +17,7 @@ from pullback.ops.embedding import cpu_bag_max as maxima
 from pullback.ops.embedding.contract import check_weights
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
-from pullback.ops.segment.cpu import (
+from pullback.ops.segment.cpu_grouping import (
     Values,
     check_phases,
     clear_phase,

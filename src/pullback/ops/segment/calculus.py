@@ -5,98 +5,154 @@ these two, with a Jacobian between them that has one entry per element of x."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from pullback.ops.axes import notation
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents, previous
 from pullback.ops.recurrence.functions import linear_scan
 from pullback.ops.segment import functions as f
+from pullback.ops.segment.derivatives import Grouped, batched, free_axes, shared
 
-# What backward functions take of a forward's options.
-_SHARED = ("indices_are_sorted", "out_of_range")
-
-
-def _some(options: Options, *names: str) -> Options:
-    return {name: options[name] for name in (*_SHARED, *names)}
+_FORWARD = {"batch": batched, "axes": free_axes("s", x="n")}
+_BACKWARD = {"batch": batched, "axes": free_axes("n", dy="s", x="n")}
 
 
 def _additive(forward: Any, backward: Any) -> dict[str, Calculus]:
     """sum and mean: linear, so their own derivatives, except for the constant `empty`."""
 
-    def pull(xp: Arrays, g: Array, *, segment_ids: Any, options: Options) -> Tangents:
-        return {"x": backward(g, segment_ids, **_some(options))}
+    def back(g: Array, segment_ids: Any, offsets: Any, rows: int, options: Options) -> Array:
+        count = None if offsets is None else rows
+        return backward(g, segment_ids, num_inputs=count, offsets=offsets, **shared(options))
+
+    def pull(
+        xp: Arrays, g: Array, *, segment_ids: Any, offsets: Any, shapes: Any, options: Options
+    ) -> Tangents:
+        rows = shapes["x"][options["axis"]]
+        return {"x": back(g, segment_ids, offsets, rows, options)}
 
     def push(
-        xp: Arrays, t: Tangents, *, segment_ids: Any, result: Array, options: Options
+        xp: Arrays,
+        t: Tangents,
+        *,
+        segment_ids: Any,
+        offsets: Any,
+        result: Array,
+        options: Options,
     ) -> Array:
-        return forward(t["x"], segment_ids, result.shape[0], **_some(options))
+        count = result.shape[options["axis"]]
+        return forward(t["x"], segment_ids, count, offsets=offsets, **shared(options))
 
     def backward_pull(
-        xp: Arrays, g: Array, *, segment_ids: Any, shapes: Any, options: Options
+        xp: Arrays, g: Array, *, segment_ids: Any, offsets: Any, shapes: Any, options: Options
     ) -> Tangents:
-        return {"dy": forward(g, segment_ids, shapes["dy"][0], **_some(options))}
+        count = shapes["dy"][options["axis"]]
+        return {"dy": forward(g, segment_ids, count, offsets=offsets, **shared(options))}
 
-    def backward_push(xp: Arrays, t: Tangents, *, segment_ids: Any, options: Options) -> Array:
-        return backward(t["dy"], segment_ids, **_some(options))
+    def backward_push(
+        xp: Arrays,
+        t: Tangents,
+        *,
+        segment_ids: Any,
+        offsets: Any,
+        result: Array,
+        options: Options,
+    ) -> Array:
+        rows = result.shape[options["axis"]]
+        return back(t["dy"], segment_ids, offsets, rows, options)
 
     return {
-        forward.name: Calculus(pull, push),
-        backward.name: Calculus(backward_pull, backward_push),
+        forward.name: Calculus(pull, push, **_FORWARD),
+        backward.name: Calculus(backward_pull, backward_push, **_BACKWARD),
     }
 
 
 def _extremum(forward: Any, backward: Any) -> dict[str, Calculus]:
     """max and min: who holds the extremum is a choice, and has no derivative."""
 
-    def shares(xp: Arrays, dy: Array, x: Array, segment_ids: Any, options: Options) -> Array:
-        """What part of its segment's gradient each element receives."""
-        ones = xp.full_like(xp.constant(dy), 1.0)
-        return backward(ones, xp.constant(x), segment_ids, **_some(options, "ties"))
+    def back(
+        xp: Arrays, g: Array, x: Array, segment_ids: Any, offsets: Any, options: Options
+    ) -> Array:
+        rest = shared(options, "ties")
+        return backward(g, xp.constant(x), segment_ids, offsets=offsets, **rest)
 
     def collect(
-        xp: Arrays, values: Array, dy: Array, x: Array, segment_ids: Any, options: Options
+        xp: Arrays,
+        values: Array,
+        dy: Array,
+        x: Array,
+        segment_ids: Any,
+        offsets: Any,
+        options: Options,
     ) -> Array:
-        weighted = shares(xp, dy, x, segment_ids, options) * values
-        return f.segment_sum(weighted, segment_ids, dy.shape[0], **_some(options))
+        """Of each segment what its extremum is of some values."""
+        ones = xp.full_like(xp.constant(dy), 1.0)
+        shares = back(xp, ones, x, segment_ids, offsets, options)
+        groups = Grouped(segment_ids, offsets, options)
+        return groups.total(shares * values, dy.shape[options["axis"]])
 
-    def pull(xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options) -> Tangents:
-        return {"x": backward(g, xp.constant(x), segment_ids, **_some(options, "ties"))}
+    def pull(
+        xp: Arrays, g: Array, *, x: Array, segment_ids: Any, offsets: Any, options: Options
+    ) -> Tangents:
+        return {"x": back(xp, g, x, segment_ids, offsets, options)}
 
     def push(
-        xp: Arrays, t: Tangents, *, x: Array, segment_ids: Any, result: Array, options: Options
+        xp: Arrays,
+        t: Tangents,
+        *,
+        x: Array,
+        segment_ids: Any,
+        offsets: Any,
+        result: Array,
+        options: Options,
     ) -> Array:
-        return collect(xp, t["x"], result, x, segment_ids, options)
+        return collect(xp, t["x"], result, x, segment_ids, offsets, options)
 
     def backward_pull(
-        xp: Arrays, g: Array, *, dy: Array, x: Array, segment_ids: Any, options: Options
+        xp: Arrays,
+        g: Array,
+        *,
+        dy: Array,
+        x: Array,
+        segment_ids: Any,
+        offsets: Any,
+        options: Options,
     ) -> Tangents:
-        return {"dy": collect(xp, g, dy, x, segment_ids, options)}
+        return {"dy": collect(xp, g, dy, x, segment_ids, offsets, options)}
 
     def backward_push(
-        xp: Arrays, t: Tangents, *, x: Array, segment_ids: Any, options: Options
+        xp: Arrays, t: Tangents, *, x: Array, segment_ids: Any, offsets: Any, options: Options
     ) -> Array:
-        return backward(t["dy"], xp.constant(x), segment_ids, **_some(options, "ties"))
+        return back(xp, t["dy"], x, segment_ids, offsets, options)
 
     return {
-        forward.name: Calculus(pull, push),
-        backward.name: Calculus(backward_pull, backward_push),
+        forward.name: Calculus(pull, push, **_FORWARD),
+        backward.name: Calculus(backward_pull, backward_push, **_BACKWARD),
     }
 
 
 # --- prod ---------------------------------------------------------------------------------------
 
 
-def _prod_pull(xp: Arrays, g: Array, *, x: Array, segment_ids: Any, options: Options) -> Tangents:
-    return {"x": f.segment_prod_backward(g, x, segment_ids, **_some(options))}
+def _prod_pull(
+    xp: Arrays, g: Array, *, x: Array, segment_ids: Any, offsets: Any, options: Options
+) -> Tangents:
+    rest = shared(options)
+    return {"x": f.segment_prod_backward(g, x, segment_ids, offsets=offsets, **rest)}
 
 
 def _prod_push(
-    xp: Arrays, t: Tangents, *, x: Array, segment_ids: Any, result: Array, options: Options
+    xp: Arrays,
+    t: Tangents,
+    *,
+    x: Array,
+    segment_ids: Any,
+    offsets: Any,
+    result: Array,
+    options: Options,
 ) -> Array:
     ones = xp.full_like(result, 1.0)
-    others = f.segment_prod_backward(ones, x, segment_ids, **_some(options))
-    return f.segment_sum(others * t["x"], segment_ids, result.shape[0], **_some(options))
+    others = f.segment_prod_backward(ones, x, segment_ids, offsets=offsets, **shared(options))
+    groups = Grouped(segment_ids, offsets, options)
+    return groups.total(others * t["x"], result.shape[options["axis"]])
 
 
 def _products_before(xp: Arrays, x: Array, inner: Array, reverse: bool) -> Array:
@@ -106,49 +162,55 @@ def _products_before(xp: Arrays, x: Array, inner: Array, reverse: bool) -> Array
     return linear_scan(factors, xp.full_like(x, 1.0) - inner, 0, reverse=reverse)
 
 
-def _prod_backward(
-    xp: Arrays, *, dy: Array, x: Array, segment_ids: Any, out_of_range: Any
-) -> Array:
-    """dy times the product of the other rows: of those before and of those after, once a stable
-    sort has brought each segment's rows together."""
-    ids = xp.ids(segment_ids)
+def _others(xp: Arrays, rows: Array, inner: tuple[Array, Array]) -> Array:
+    """The product of the other rows of a run: of those before and of those after."""
+    before, after = inner
+    return _products_before(xp, rows, before, False) * _products_before(xp, rows, after, True)
+
+
+def _others_sorted(xp: Arrays, x: Array, ids: Array) -> Array:
+    """The same of rows with ids, once a stable sort has brought each segment's rows together."""
     order = xp.argsort(ids)
     rows, sorted_ids = xp.take(x, order, 0), xp.take(ids, order, 0)
     flat = (-1,) + (1,) * (len(x.shape) - 1)
-    others = xp.full_like(rows, 1.0)
-    for reverse in (False, True):
+
+    def inner(reverse: bool) -> Array:
         joined = sorted_ids == previous(xp, sorted_ids, 0, reverse, -1)
         first = previous(xp, xp.full_like(sorted_ids, 0), 0, reverse, 1)
-        inner = xp.where((joined & (first == 0)).reshape(flat), xp.full_like(rows, 1.0), 0.0)
-        others = others * _products_before(xp, rows, inner, reverse)
-    spread = f.segment_sum_backward(dy, segment_ids, out_of_range=out_of_range)
-    return spread * xp.take(others, xp.argsort(order), 0)
+        return xp.where((joined & (first == 0)).reshape(flat), xp.full_like(rows, 1.0), 0.0)
+
+    return xp.take(_others(xp, rows, (inner(False), inner(True))), xp.argsort(order), 0)
 
 
-def _batch(
-    xp: Arrays, function: Any, size: int, mapped: frozenset[str], arguments: dict[str, Any]
-) -> Any:
-    """With ids in common a batch is one more column; with ids of their own, one by one."""
-    if "segment_ids" in mapped:
-        return None
-    for name in function.tensors.keys() - function.indices:
-        x = arguments[name]
-        x = x if name in mapped else xp.broadcast_to(x, (size, *x.shape))
-        arguments[name] = xp.moveaxis(x, 0, 1)
-    return xp.moveaxis(function(**arguments), 1, 0)
+def _others_between(xp: Arrays, dy: Array, x: Array, offsets: Any, axis: int) -> Array:
+    """The same of rows between borders. Of equal rows the first is the maximum, or the last."""
+    ones, zeros = xp.full_like(xp.constant(dy), 1.0), xp.full_like(xp.constant(x), 0.0)
+
+    def inner(ties: str) -> Array:
+        ends = f.segment_max_backward(ones, zeros, offsets=offsets, axis=axis, ties=ties)
+        return xp.moveaxis(1.0 - ends, axis, 0)
+
+    return _others(xp, xp.moveaxis(x, axis, 0), (inner("first"), inner("last")))
 
 
-RULES = {
+def _prod_backward(
+    xp: Arrays, *, dy: Array, x: Array, segment_ids: Any, offsets: Any, options: Options
+) -> Array:
+    """dy times the product of the other rows."""
+    axis = options["axis"] % len(x.shape)
+    if offsets is None:
+        others = _others_sorted(xp, xp.moveaxis(x, axis, 0), xp.ids(segment_ids))
+    else:
+        others = _others_between(xp, dy, x, offsets, axis)
+    spread = Grouped(segment_ids, offsets, options).spread(dy, x)
+    return spread * xp.moveaxis(others, 0, axis)
+
+
+CALCULUS = {
     **_additive(f.segment_sum, f.segment_sum_backward),
     **_additive(f.segment_mean, f.segment_mean_backward),
     **_extremum(f.segment_max, f.segment_max_backward),
     **_extremum(f.segment_min, f.segment_min_backward),
-    "segment_prod": Calculus(_prod_pull, _prod_push),
-    "segment_prod_backward": Calculus(composed=_prod_backward),
-}
-_FORWARD = notation(["s d*"], free="d*", x="n d*", segment_ids="n")
-_BACKWARD = notation(["n d*"], free="d*", dy="s d*", x="n d*", segment_ids="n")
-CALCULUS = {
-    name: replace(rules, batch=_batch, axes=_BACKWARD if name.endswith("backward") else _FORWARD)
-    for name, rules in RULES.items()
+    "segment_prod": Calculus(_prod_pull, _prod_push, **_FORWARD),
+    "segment_prod_backward": Calculus(composed=_prod_backward, **_BACKWARD),
 }

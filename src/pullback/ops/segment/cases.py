@@ -1,9 +1,10 @@
-"""Inputs that segment reductions get wrong: `x`, `segment_ids`, and `dy` with a row per segment."""
+"""Inputs that segment reductions get wrong: `x`, `segment_ids` or `offsets`, `dy` per segment."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,47 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
             yield replace(case, options={"indices_are_sorted": True}) if known else case
         else:
             yield case
+    yield from _forms(rng)
+
+
+def _bordered(rng: np.random.Generator, name: str, sizes: Array, columns: int) -> Case:
+    """Segments of these sizes, by their borders."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    n = int(offsets[-1])
+    arrays = {"x": rng.standard_normal((n, columns)), "offsets": offsets}
+    dy = rng.standard_normal((len(sizes), columns))
+    return Case(name, {**arrays, "dy": dy}, {"num_inputs": n})
+
+
+def _along(
+    rng: np.random.Generator, shape: tuple[int, ...], axis: int, borders: bool = False
+) -> Case:
+    """Segments along another axis than the first."""
+    n, segments = shape[axis], 7
+    ids = rng.integers(0 if borders else -1, segments, n)
+    at = axis % len(shape)
+    dy = rng.standard_normal((*shape[:at], segments, *shape[at + 1 :]))
+    arrays = {"x": rng.standard_normal(shape), "dy": dy}
+    options = {"axis": axis, "num_segments": segments, "num_inputs": n}
+    if borders:
+        counts = np.bincount(ids, minlength=segments)
+        arrays["offsets"] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    else:
+        arrays["segment_ids"] = ids.astype(np.int64)
+    kind = "borders" if borders else "ids"
+    return Case(f"{kind} along axis {axis} of {shape}", arrays, options)
+
+
+def _forms(rng: np.random.Generator) -> Iterator[Case]:
+    """Borders in place of ids, and segments along other axes."""
+    yield _bordered(rng, "borders", rng.integers(0, 9, 30), 5)
+    yield _bordered(rng, "borders, one giant", np.array([3, 0, 700, 1, 0]), 3)
+    yield _bordered(rng, "borders, all empty", np.zeros(4, np.int64), 2)
+    yield _bordered(rng, "borders, no segments", np.zeros(0, np.int64), 2)
+    yield _bordered(rng, "borders, each its own", np.ones(50, np.int64), 9)
+    for shape, axis in (((4, 60, 3), 1), ((3, 60), -1), ((2, 3, 40, 2), 2), ((5, 2, 300), 2)):
+        yield _along(rng, shape, axis)
+        yield _along(rng, shape, axis, borders=True)
 
 
 def _cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -102,29 +144,70 @@ def large_cases(rng: np.random.Generator) -> Iterator[Case]:
         x = rng.standard_normal((rows, width))
         yield _case(rng, f"some skipped, rows of {width}", x, both[:rows], segments)
         yield _case(rng, f"few segments, rows of {width}", x, uniform[:rows] % 9, 9)
+    yield _bordered(rng, "borders", rng.integers(0, 30, 2000), 8)
+    yield _bordered(rng, "borders, giants", np.array([3, 0, 7000, 1, 9000, 0]), 5)
+    yield _along(rng, (3, 9001, 5), 1)
+    yield _along(rng, (8, 9001), 1, borders=True)
 
 
 def draw(draw: Draw, names: Collection[str]) -> Case:
     """One random problem for a function that takes these arguments."""
+    problem = drawn(draw)
+    if "dy" in names:
+        problem.arrays["dy"] = draw.values("dy", problem.per_segment)
+    return problem.case(draw)
+
+
+@dataclass
+class Drawn:
+    """Rows and segments of a random problem; what is left to a family are its gradients."""
+
+    arrays: dict[str, Array]
+    options: dict[str, Any]
+    per_segment: tuple[int, ...]
+    segments: int
+
+    def case(self, draw: Draw) -> Case:
+        known = self.options["num_segments"] is not None and "segment_ids" in self.arrays
+        count = self.segments
+        prepared = {"segment_ids": lambda given: prepare_segments(given, count)}
+        return Case("drawn", self.arrays, self.options, draw.refused, prepared if known else {})
+
+
+def drawn(draw: Draw) -> Drawn:
+    """Rows in segments, by ids or by borders, along any axis."""
     n = draw.extent("rows", draw.size)
     columns = draw.shape("columns", size=max(draw.size // max(n, 1), 1))
     most = max(draw.size // max(int(np.prod(columns)), 1), 1)
     segments = draw.extent("segments", min(2 * n + 8, most))
-    ids = draw.ids("ids", n, segments)
-    arrays = {"x": draw.values("x", (n, *columns)), "segment_ids": ids}
-    if "dy" in names:
-        arrays["dy"] = draw.values("dy", (segments, *columns))
-    outside = bool(((ids < 0) | (ids >= segments)).any())
-    ascending = bool((np.diff(ids) >= 0).all())
-    options = {
+    at = draw.integer("axis.at", 0, len(columns)) if draw.chance("axis.moved", 0.3) else 0
+
+    def shape(extent: int) -> tuple[int, ...]:
+        return (*columns[:at], extent, *columns[at:])
+
+    options: dict[str, Any] = {
+        "axis": at - len(columns) - 1 if draw.chance("axis.negative", 0.3) else at,
         "num_segments": segments,
         "out_of_range": draw.pick("out_of_range", ("skip", "error"), (2, 1)),
-        "indices_are_sorted": draw.chance("sorted", 0.7 if ascending else 0.02),
     }
+    if draw.chance("axis.wrong", 0.01):
+        options["axis"] = draw.pick("axis.far", (len(columns) + 1, -len(columns) - 2))
+        draw.refuse("InvalidProblem")
+    arrays = {"x": draw.values("x", shape(n))}
+    if draw.chance("borders", 0.25):
+        starts = draw.borders("borders", n, segments)
+        arrays["offsets"] = np.append(starts, n)
+        options |= {"num_inputs": n, "indices_are_sorted": draw.chance("sorted")}
+        draw.refuse("InvalidProblem", when=not segments and n > 0)
+        if draw.chance("counted", 0.3):
+            options["num_segments"] = None
+        return Drawn(arrays, options, shape(segments), segments)
+    ids = arrays["segment_ids"] = draw.ids("ids", n, segments)
+    outside = bool(((ids < 0) | (ids >= segments)).any())
+    ascending = bool((np.diff(ids) >= 0).all())
+    options["indices_are_sorted"] = draw.chance("sorted", 0.7 if ascending else 0.02)
     if ascending and not outside and draw.chance("counted", 0.1):
         options["num_segments"] = None
     draw.refuse("IndexOutOfRange", when=outside and options["out_of_range"] == "error")
     draw.refuse("InvalidProblem", when=bool(options["indices_are_sorted"]) and not ascending)
-    prepared = {"segment_ids": lambda given: prepare_segments(given, segments)}
-    known = options["num_segments"] is not None
-    return Case("drawn", arrays, options, draw.refused, prepared if known else {})
+    return Drawn(arrays, options, shape(segments), segments)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import IndexOutOfRange, InvalidProblem
+from pullback.contract.errors import InvalidProblem
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import (
     BackendKind,
@@ -35,30 +35,40 @@ from pullback.contract.kinds import (
     TieRule,
 )
 from pullback.contract.record import (
-    Failure,
     PlanRecord,
     Role,
     Slot,
     check_element,
     check_extent,
+    check_flag,
     check_option,
     is_number,
     resolve,
 )
 from pullback.ops.segment import oracle
-from pullback.ops.segment.index import admit_index, check_ids, index_slots
+from pullback.ops.segment.grouping import (
+    FAILURES,
+    IDS,
+    PARTS,
+    admit,
+    checked_ids,
+    rows_of,
+    segments_of,
+)
 from pullback.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentDescriptor:
-    """`num_inputs` rows of `embedding_dim` columns, reduced to `num_segments` rows."""
+    """`num_inputs` rows of `embedding_dim` columns, reduced to `num_segments` rows. `borders`:
+    `segment_ids` holds where each segment begins and the last one ends, not an id for each row."""
 
     num_inputs: int
     embedding_dim: int
     num_segments: int
     element: ElementKind
     policy: IndexPolicy = IndexPolicy.SKIP
+    borders: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +85,13 @@ class TiedDescriptor(SegmentDescriptor):
     ties: TieRule = TieRule.FIRST
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtremumDescriptor(ForwardDescriptor):
+    """`ties` says which of equal extrema `indices` reports; of all of them (SPLIT), the first."""
+
+    ties: TieRule = TieRule.FIRST
+
+
 @dataclass(kw_only=True, slots=True)
 class SegmentArgs:
     """`segment_ids` may be a prepared `SegmentIndex`."""
@@ -82,6 +99,13 @@ class SegmentArgs:
     input: Any
     segment_ids: Any
     output: Any
+
+
+@dataclass(kw_only=True, slots=True)
+class ExtremumArgs(SegmentArgs):
+    """`indices`, optional: the position of each extremum, -1 where a segment has no rows."""
+
+    indices: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -124,8 +148,12 @@ class Traits:
         return self.backward and self.reduction in ("max", "min", "prod")
 
     @property
+    def is_extremum(self) -> bool:
+        return self.reduction in ("max", "min")
+
+    @property
     def has_ties(self) -> bool:
-        return self.backward and self.reduction in ("max", "min")
+        return self.backward and self.is_extremum
 
 
 NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": 0.0, "min": 0.0, "prod": 1.0}
@@ -137,7 +165,8 @@ def _validate(traits: Traits, desc: Any) -> None:
     for name in ("num_inputs", "embedding_dim", "num_segments"):
         check_extent(op, name, getattr(desc, name))
     check_option(op, "policy", desc.policy, IndexPolicy)
-    if traits.has_ties:
+    check_flag(op, "borders", desc.borders)
+    if traits.is_extremum:
         check_option(op, "ties", desc.ties, TieRule)
     empty = None if traits.backward else desc.empty
     if empty is not None and not is_number(empty):
@@ -150,76 +179,45 @@ def _guarantee(traits: Traits, desc: SegmentDescriptor) -> PrecisionGuarantee:
     return guarantee(wide, Reproducibility.ANY_MACHINE)
 
 
-def _rows(desc: SegmentDescriptor) -> tuple[int, ...]:
-    return desc.num_inputs, desc.embedding_dim
-
-
-def _segments(desc: SegmentDescriptor) -> tuple[int, ...]:
-    return desc.num_segments, desc.embedding_dim
-
-
-_INDEX_SLOTS = index_slots(
-    "segment_ids", lambda desc: desc.num_inputs, lambda desc: desc.num_segments
-)
-
-
 def _slots(traits: Traits) -> tuple[Slot, ...]:
-    ids, *parts = _INDEX_SLOTS
     if not traits.backward:
-        return Slot("input", _rows), ids, Slot("output", _segments, Role.OUT), *parts
+        positions = Slot(
+            "indices",
+            segments_of,
+            Role.OUT,
+            holds=(ElementKind.I64,),
+            needed=lambda _: False,
+        )
+        own = (positions,) if traits.is_extremum else ()
+        return Slot("input", rows_of), IDS, Slot("output", segments_of, Role.OUT), *PARTS, *own
     saved = Slot(
         "input",
-        _rows,
+        rows_of,
         used=lambda _: traits.needs_input,
         why_needed="the forward's input",
     )
     return (
-        Slot("d_output", _segments),
-        ids,
-        Slot("d_input", _rows, Role.OUT),
-        *parts,
+        Slot("d_output", segments_of),
+        IDS,
+        Slot("d_input", rows_of, Role.OUT),
+        *PARTS,
         saved,
     )
 
 
-FAILURES = {
-    1: Failure(
-        IndexOutOfRange,
-        "segment_ids",
-        lambda desc: f"in [0, {desc.num_segments})",
-        "{value} at position {position}",
-    ),
-    2: Failure(
-        InvalidProblem,
-        "segment_ids",
-        lambda _: (
-            "in ascending order (unsorted ids have plans of their own; in functions, "
-            "indices_are_sorted=False)"
-        ),
-        "{value} at position {position}, after a larger id",
-    ),
-}
-
-
 def _reference(traits: Traits, desc: Any, segment_ids: Any, **arrays: Any) -> dict[str, Any]:
-    strict = desc.policy is IndexPolicy.ERROR
-    op, extent = traits.kind.value, desc.num_segments
-    check_ids(op, desc, FAILURES, segment_ids, extent, strict, traits.ascending)
+    segment_ids = checked_ids(traits.kind.value, desc, segment_ids, traits.ascending)
     if not traits.backward:
-        found = getattr(oracle, traits.oracle)(
-            arrays["input"], segment_ids, desc.num_segments, empty=desc.empty
-        )
-        return {"output": found}
+        forward, known = getattr(oracle, traits.oracle), {"empty": desc.empty}
+        given = arrays["input"], segment_ids, desc.num_segments
+        if traits.is_extremum:
+            found = forward(*given, **known, ties=desc.ties.value, return_indices=True)
+            return dict(zip(("output", "indices"), found, strict=True))
+        return {"output": forward(*given, **known)}
     saved = (arrays["input"],) if traits.needs_input else ()
     options = {"ties": desc.ties.value} if traits.has_ties else {}
     found = getattr(oracle, traits.oracle)(arrays["d_output"], *saved, segment_ids, **options)
     return {"d_input": found}
-
-
-def _admit(traits: Traits, op: str, desc: Any, index: Any) -> None:
-    strict = desc.policy is IndexPolicy.ERROR
-    extent = ("num_segments", desc.num_segments)
-    admit_index(op, desc, FAILURES, index, extent, strict, traits.ascending)
 
 
 def _record(traits: Traits, descriptor: type) -> PlanRecord:
@@ -241,18 +239,20 @@ def _record(traits: Traits, descriptor: type) -> PlanRecord:
         aux=ElementKind.I64,
         workspace=lambda desc: resolve("pullback.ops.segment.cpu:workspace")(traits, desc),
         failures=FAILURES,
-        admit=lambda op, desc, index: _admit(traits, op, desc, index),
+        admit=lambda op, desc, index: admit(op, desc, index, traits.ascending),
     )
 
 
 def _triple(kind: SegmentKind) -> dict[str, type]:
     """`XDescriptor`, `XArgs` and `XPlan` of one kind."""
     traits = Traits.of(kind)
-    shape = TiedDescriptor if traits.has_ties else SegmentDescriptor
-    bases = {
-        "Descriptor": shape if traits.backward else ForwardDescriptor,
-        "Args": SegmentBackwardArgs if traits.backward else SegmentArgs,
-    }
+    if traits.backward:
+        shape, args = TiedDescriptor if traits.has_ties else SegmentDescriptor, SegmentBackwardArgs
+    elif traits.is_extremum:
+        shape, args = ExtremumDescriptor, ExtremumArgs
+    else:
+        shape, args = ForwardDescriptor, SegmentArgs
+    bases = {"Descriptor": shape, "Args": args}
     made: dict[str, type] = {}
     for part, base in bases.items():
         own = {"__doc__": base.__doc__, "__module__": __name__, "__slots__": ()}

@@ -14,162 +14,37 @@ from typing import Any
 
 import numpy as np
 
-from pullback.contract.element import ElementKind
-from pullback.contract.kinds import IndexPolicy, SegmentKind, TieRule
-from pullback.cpu.kernel import Kernel
-from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
+from pullback.contract.kinds import SegmentKind, TieRule
+from pullback.cpu.program import Phase, Program, bits_of
 from pullback.ops.segment import cpu_extremum as extremum
-from pullback.ops.segment import cpu_gather as gather
-from pullback.ops.segment import cpu_index as index
+from pullback.ops.segment import cpu_positions as positions
 from pullback.ops.segment import cpu_product as product
 from pullback.ops.segment import cpu_spread as spread
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.contract import NEUTRAL, Traits
-from pullback.ops.segment.cpu_strip import MANY_LOOPS
-from pullback.ops.segment.cpu_walk import NARROW
-from pullback.ops.segment.loops import all_axes, column_loops, first_axis, row_loops
-from pullback.tensor.layout import AxisLoops, Loops
+from pullback.ops.segment.cpu_grouping import (
+    Values,
+    block_phase,
+    border_phases,
+    check_phases,
+    clear_phase,
+    gather_phase,
+    group_tables,
+    id_tables,
+    last_id,
+    lay_out_groups,
+    past_caches,
+    skipped_phase,
+    sort_phases,
+    streaming_of,
+    strip_phase,
+    walk_phase,
+)
+from pullback.ops.segment.loops import all_axes, column_loops, row_loops
+from pullback.tensor.layout import AxisLoops
 from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef
-
-Values = dict[int, int]
-
-SMALLEST_CHUNK, MOST_CHUNKS = 1 << 13, 256
-MOST_BUCKETS, WIDEST_BUCKET = 1 << 10, 23
-# Of rows that make a piece of the walk: a core that stays with its rows for long finds them faster,
-# but there must be pieces enough to share.
-LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
-LINE_BYTES = 64  # of the caches
-LEAST_COPIED = 1 << 21  # of a piece of rows that are only copied: fewer take longer by two threads
-
-_ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
-_NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type
-
-
-# --- tables -------------------------------------------------------------------------------------
-
-
-def id_tables(room: at.Room, rows: int, extent: int, *, sort: bool, borders: bool = True) -> Values:
-    """Where everything about the ids lives in the workspace."""
-    chunk = max(SMALLEST_CHUNK, -(-rows // MOST_CHUNKS))
-    chunks = -(-rows // chunk)
-    values = {
-        at.ROWS: rows,
-        at.SEGMENTS: extent,
-        at.PADDING: -1,
-        at.LIMIT_AT: -1,
-        at.CHUNK: chunk,
-        at.CHUNKS: chunks,
-        at.FINDINGS_AT: room.take(2 * chunks),
-        at.OFFSETS_AT: room.take(extent + 2) if borders else at.NOWHERE,
-        at.ORDER_AT: at.NOWHERE,
-    }
-    if sort:
-        shift = next(k for k in range(64) if extent >> k < MOST_BUCKETS or k == WIDEST_BUCKET)
-        buckets = (extent >> shift) + 1
-        values |= {
-            at.SHIFT: shift,
-            at.BUCKETS: buckets,
-            at.HISTOGRAM_AT: room.take((chunks + 1) * buckets),
-            at.PACKED_AT: room.take(rows),
-            at.ORDER_AT: room.take(rows),
-        }
-    return values
-
-
-def long_tables(room: at.Room, rows: int, columns: int, parts: int) -> Values:
-    """Where the blocks of long segments leave their partial results."""
-    slots = at.long_slots(rows)
-    return {
-        at.LONG_AT: room.take(slots),
-        at.KEPT_AT: room.take(slots),
-        at.PARTIALS_AT: room.take(slots * columns * parts),
-        at.COLUMNS: columns,
-    }
-
-
-def given(values: Values, order: TensorRef | None, offsets: TensorRef | None) -> bool:
-    """Take the tables of a prepared index, if there is one."""
-    if offsets is None:
-        return False
-    values[at.OFFSETS_AT] = at.IN_SLOT
-    values[at.ORDER_AT] = at.NOWHERE if order is None else at.IN_SLOT
-    return True
-
-
-def last_id(extent: int, ids: TensorRef) -> int:
-    return min(extent - 1, at.INDEX_MAX[ids.element])
-
-
-# --- phases over ids ----------------------------------------------------------------------------
-
-
-def check_phases(values: Values) -> tuple[Phase, ...]:
-    return (
-        Phase(index.check_ids, values[at.CHUNKS], 1, **_ANY),
-        Phase(index.judge, 1, 1, **_ANY),
-    )
-
-
-def border_phases(values: Values) -> tuple[Phase, ...]:
-    return (Phase(index.find_borders, values[at.ROWS] + 1, 1 << 15, **_ANY),)
-
-
-def sort_phases(values: Values) -> tuple[Phase, ...]:
-    chunks, buckets = values[at.CHUNKS], values[at.BUCKETS]
-    per_bucket = 32 * (values[at.ROWS] + values[at.SEGMENTS]) // buckets
-    return (
-        Phase(index.count_ids, chunks, 1, **_ANY),
-        Phase(index.place_chunks, 1, 1, **_ANY),
-        Phase(index.spread_ids, chunks, 1, **_ANY),
-        Phase(index.sort_buckets, buckets, grain_for(per_bucket), **_ANY, **_NONE),
-    )
-
-
-def clear_phase(values: Values) -> Phase:
-    slots = at.long_slots(values[at.ROWS])
-    return Phase(index.clear_long, slots, grain_for(8), **_ANY, **_NONE)
-
-
-def piece(count: int, row_bytes: int, least: int = LEAST_PIECE) -> int:
-    """How many of so many rows are walked in one go."""
-    nbytes = min(max(count * row_bytes // PIECES, least), LARGEST_PIECE)
-    return grain_for(row_bytes, nbytes)
-
-
-def past_caches(row_bytes: int, rows: int) -> bool:
-    """Whether rows written in order go past the caches: only where they are whole lines. What a row
-    has besides is written the usual way, and a line that is written both ways takes longest."""
-    return streams(row_bytes * rows) and row_bytes % LINE_BYTES == 0
-
-
-def gather_phase(values: Values, columns: AxisLoops, row_bytes: int) -> Phase:
-    """Each position receives the row its id names."""
-    gapless = not columns.rest.extents and set(columns.steps) == {1}
-    streaming, count = values.get(at.STREAMING, 0), values[at.ROWS]
-    plain = gapless and not streaming and values[at.POSITION_ROW] != MANY_LOOPS
-    kernel = gather.copy_rows if plain else gather.gather_rows
-    return Phase(kernel, count, piece(count, 2 * row_bytes, LEAST_COPIED))
-
-
-def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
-    places = values[at.ROWS] + values[at.SEGMENTS]
-    return Phase(kernel, places, piece(places, row_bytes), **_NONE)
-
-
-def strip_phase(kernel: Kernel, values: Values, inner: int) -> Phase:
-    """Over strips of all blocks of long segments: most have nothing to do."""
-    strips, slots = (
-        values[at.COLUMNS] // inner * -(-inner // NARROW),
-        at.long_slots(values[at.ROWS]),
-    )
-    return Phase(kernel, slots * strips, min(slots, 256), **_NONE)
-
-
-def block_phase(kernel: Kernel, values: Values) -> Phase:
-    return Phase(kernel, at.long_slots(values[at.ROWS]), 1, **_NONE)
-
 
 # --- plans --------------------------------------------------------------------------------------
 
@@ -205,93 +80,76 @@ TIES = {
 
 
 def _tables(traits: Traits, desc: Any) -> tuple[at.Room, Values]:
-    room, rows = at.Room(), desc.num_inputs
-    values = id_tables(room, rows, desc.num_segments, sort=not traits.ascending)
     parts = PARTS[traits.reduction]
     if traits.backward and traits.reduction == "prod":
         parts = product.PARTS_BACKWARD
-    values |= long_tables(room, rows, desc.embedding_dim, parts)
-    values[at.STRICT] = int(desc.policy is IndexPolicy.ERROR)
-    values[at.ASCENDING] = int(traits.ascending)
-    return room, values
+    return group_tables(desc, parts, traits.ascending)
 
 
 def workspace(traits: Traits, desc: Any) -> int:
     return _tables(traits, desc)[0].bytes
 
 
-def _id_phases(traits: Traits, values: Values) -> tuple[Phase, ...]:
-    if traits.ascending:
-        return (*check_phases(values), *border_phases(values))
-    return sort_phases(values)
-
-
-def position_row(loops: Loops, tensor: int = 1) -> int:
-    """The one stride between the rows of a tensor, if there is one."""
-    if len(loops.extents) > 1:
-        return MANY_LOOPS
-    return loops.strides[tensor][0] if loops.extents else 0
-
-
 def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
     source, ids, target, order, offsets, *saved = views
-    positions, per_segment = (target, source) if traits.backward else (source, target)
+    per_row, per_segment = (target, source) if traits.backward else (source, target)
     _, values = _tables(traits, desc)
-    prepared = given(values, order, offsets)
+    phases, rows = lay_out_groups(values, desc, ids, order, offsets, per_row)
     tensors = [view for view in (source, target, *saved) if view is not None]
+    has_positions = not traits.backward and len(tensors) > 2
     columns = column_loops(tensors)
-    rows = row_loops(all_axes(ids), first_axis(positions))
     nbytes = desc.element.itemsize * desc.embedding_dim
     values |= {
-        at.LAST: last_id(desc.num_segments, ids),
-        at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: per_segment.strides[0],
         at.SAVED_ROW: tensors[-1].strides[0],
         at.DIVIDE: int(traits.reduction == "mean"),
         at.STREAMING: _alignment(traits, values, nbytes, target.extents[0]),
         at.SIGN: bits_of(-1.0 if traits.reduction == "min" else 1.0),
         at.TIES: TIES[getattr(desc, "ties", TieRule.FIRST)],
+        at.WINNERS_ROW: tensors[-1].strides[0],
     }
+    if has_positions and desc.ties is TieRule.SPLIT:
+        values[at.TIES] = extremum.FIRST_HOLDER
     if not traits.backward:
         empty = NEUTRAL[traits.reduction] if desc.empty is None else desc.empty
         with np.errstate(over="ignore"):
             values[at.EMPTY] = bits_of(float(round_to(empty, desc.element.dtype)))
-    phases = _phases(traits, values, columns, nbytes, prepared)
+    if values[at.COLUMNS] and traits.backward and traits.reduction == "sum" and not desc.borders:
+        # A row finds its segment by its id alone: nothing is sorted.
+        checks = () if offsets is not None else check_phases(values)
+        phases = (*checks, gather_phase(values, columns, nbytes))
+    elif values[at.COLUMNS]:
+        phases += _phases(traits, values, columns, nbytes)
+    if values[at.COLUMNS] and has_positions:
+        phases += (
+            walk_phase(positions.positions_of, values, nbytes),
+            strip_phase(extremum.combine_holders, values, columns.extent),
+            strip_phase(positions.positions_of_long, values, columns.extent),
+        )
     words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
 
 
 def _alignment(traits: Traits, values: Values, row_bytes: int, rows: int) -> int:
-    scattered = traits.backward and traits.reduction != "sum" and values[at.ORDER_AT] != at.NOWHERE
-    if scattered:
-        return at.AT_RANDOM if streams(row_bytes * rows) else 0
+    if traits.backward and traits.reduction != "sum":
+        return streaming_of(values, row_bytes, rows)
     return at.IN_ORDER if past_caches(row_bytes, rows) else 0
 
 
-def _phases(
-    traits: Traits, values: Values, columns: AxisLoops, nbytes: int, prepared: bool
-) -> tuple[Phase, ...]:
-    ids = () if prepared else _id_phases(traits, values)
-    skipped = Phase(spread.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
-    if not values[at.COLUMNS]:
-        return ids
+def _phases(traits: Traits, values: Values, columns: AxisLoops, nbytes: int) -> tuple[Phase, ...]:
+    """What follows once the rows of each segment are known."""
     if not traits.backward:
         walk, combine = FORWARDS[traits.reduction]
         return (
-            *ids,
             clear_phase(values),
             walk_phase(walk, values, nbytes),
             strip_phase(combine, values, columns.extent),
         )
-    if traits.reduction == "sum":
-        checks = () if prepared else check_phases(values)
-        return (*checks, gather_phase(values, columns, nbytes))
-    if traits.reduction == "mean":
-        return (*ids, skipped, walk_phase(spread.share_segments, values, nbytes))
+    if traits.reduction in ("sum", "mean"):
+        return skipped_phase(values), walk_phase(spread.share_segments, values, nbytes)
     walk, combine, hand_out = BACKWARDS[traits.reduction]
     return (
-        *ids,
-        skipped,
+        skipped_phase(values),
         clear_phase(values),
         walk_phase(walk, values, 2 * nbytes),
         strip_phase(combine, values, columns.extent),

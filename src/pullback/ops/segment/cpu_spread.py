@@ -1,10 +1,10 @@
 """Rows handed out: each position receives the row its id names (sums backward, lookups), or each
-segment hands its share to its rows (means backward)."""
+segment hands its gradient, or a share of it, to its rows (means backward, sums of CSR rows)."""
 
 from __future__ import annotations
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, word
+from pullback.cpu.kernel import kernel, pointer, real, word
 from pullback.cpu.memory import as_i64_pointer, fence, filled_wide, on_stack
 from pullback.cpu.vector import like
 from pullback.ops.segment.cpu_panel import over_panels, write_row
@@ -16,6 +16,8 @@ from pullback.ops.segment.cpu_strip import (
 )
 from pullback.ops.segment.cpu_walk import columns_of, over_columns, over_segments
 from pullback.ops.segment.cpu_words import (
+    DIVIDE,
+    EMPTY,
     LISTED,
     OFFSETS,
     OFFSETS_AT,
@@ -34,11 +36,12 @@ from pullback.ops.segment.cpu_words import (
 
 @inlined
 def share_strip(task, state, block, at, along, column, count, n):
-    """source / size to each of the rows."""
+    """source, or source / size, to each of the rows."""
     _, _, sheet, source = state
     s, _, start, end, size, _, _ = block
     v = load_wide(source, s * word(task, SEGMENT_ROW) + at[0], along[0], count, n)
-    v = v / like(v, size)
+    if word(task, DIVIDE):
+        v = v / like(v, size)
     for j in range(end - start):
         write_row(sheet, j, at, count, n, v)
     return end > start
@@ -46,7 +49,8 @@ def share_strip(task, state, block, at, along, column, count, n):
 
 @kernel
 def share_segments(task, lo, hi):
-    """target[n] = source[s] / how many rows s has. Items are places of the walk over segments."""
+    """target[n] = source[s], or that over how many rows s has. Items are places of the walk over
+    segments."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
     places = on_stack(as_i64_pointer(0), LISTED)
     state = (places, target, on_stack(target, tile_elements(target)), source)
@@ -55,13 +59,14 @@ def share_segments(task, lo, hi):
 
 @inlined
 def clear_strip(task, target, where, at, along, column, count, n):
-    store(task, target, where + at[1], along[1], count, n, filled_wide(target, 0.0, n))
+    skipped = filled_wide(target, real(task, EMPTY), n)
+    store(task, target, where + at[1], along[1], count, n, skipped)
 
 
 @kernel
 def clear_skipped(task, lo, hi):
-    """target[n] = 0 where n belongs to no segment: the rows before the first and after the last.
-    Items are sorted rows."""
+    """target[n] = EMPTY, mostly 0, where n belongs to no segment: the rows before the first and
+    after the last. Items are sorted rows."""
     target, offsets = pointer(task, TARGET), table(task, OFFSETS_AT, OFFSETS)
     order, indirect = table(task, ORDER_AT, ORDER), has_order(task)
     first, past, columns = offsets[0], offsets[word(task, SEGMENTS)], columns_of(task)

@@ -2,175 +2,147 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
+
+import numpy as np
 
 from pullback.contract.element import INDICES, kind_of_dtype
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy, TieRule
 from pullback.contract.record import check_extent, check_flag
 from pullback.ops.segment.contract import plan_of
-from pullback.ops.segment.index import SegmentIndex, index_tensors
+from pullback.ops.segment.grouping import (
+    GroupedFunction,
+    Groups,
+    gradient_groups,
+    groups_of,
+    rows_beside,
+)
+from pullback.ops.segment.index import SegmentIndex
 from pullback.plan.function import Call, Function, Indices, Tensor, option
 from pullback.tensor.adapters import family_of, is_traced
-from pullback.tensor.view import TensorRef, as_numpy
 
 
-class SizedFunction(Function):
-    """A function that counts the segments itself where nobody says how many there are."""
+class SpreadFunction(Function):
+    """A function with a row for each position, which offsets alone know the number of."""
 
     def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-        x, ids, count = args
-        extent = segments_in(ids) if count is None else None
-        if extent is None:
-            return super().answer(args, options, out)
-        return self(x, ids, extent, out=out, **options)
+        rows = _rows_in(options.get("offsets")) if "num_inputs" not in options else None
+        if rows is not None:
+            return self(*args, num_inputs=rows, out=out, **options)
+        return super().answer(args, options, out)
 
     def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if arguments["num_segments"] is None:
-            return {**arguments, "num_segments": segments_in(arguments["segment_ids"])}
+        if arguments["num_inputs"] is None:
+            return {**arguments, "num_inputs": _rows_in(arguments["offsets"])}
         return arguments
 
 
-def segments_in(ids: Any) -> int | None:
-    """One past the largest id; None for what holds no ids, which binding then explains."""
-    if isinstance(ids, SegmentIndex):
-        return ids.num_segments
-    if family_of(ids) is None or is_traced(ids) or kind_of_dtype(ids.dtype) not in INDICES:
+def _rows_in(offsets: Any) -> int | None:
+    """The last of them; None for what holds none."""
+    if offsets is None or isinstance(offsets, SegmentIndex) or len(np.shape(offsets)) != 1:
         return None
-    view = TensorRef(ids)
-    # The framework's own maximum: it waits for the device, and looks into what wraps a tensor.
-    if view.device != "cpu" or not view.address:
-        return max(int(ids.max()) + 1, 0) if view.size else 0
-    return max(int(as_numpy(view).max(initial=-1)) + 1, 0)
-
-
-def _folded(view: Tensor) -> Tensor:
-    """Rows and columns: all axes but the first are columns."""
-    return view.folded((view.shape[0], prod(view.shape[1:])))
-
-
-def _check_rank(op: str, argument: str, view: Tensor) -> None:
-    if not view.shape:
-        raise InvalidProblem(op, argument, "of rank 1 or more", "rank 0")
+    at_hand = family_of(offsets) is not None and not is_traced(offsets)
+    if not at_hand or kind_of_dtype(offsets.dtype) not in INDICES or not offsets.shape[0]:
+        return None
+    return max(int(offsets[-1]), 0)
 
 
 def _call(
     op: str,
     backward: bool,
-    ids: Any,
-    ascending: Any,
-    out_of_range: Any,
-    tensors: dict[str, Tensor],
+    groups: Groups,
+    tensors: dict[str, Tensor | None],
     shapes: dict[str, tuple[int, ...]],
     **fields: Any,
 ) -> Call:
-    check_flag(op, "indices_are_sorted", ascending)
-    plan = plan_of(op.split("_")[1], backward, ascending)
-    (shape,) = shapes.values()
-    desc = plan.record.descriptor(
-        embedding_dim=prod(shape[1:]),
-        policy=option(op, "out_of_range", out_of_range, IndexPolicy),
-        **fields,
-    )
-    if isinstance(ids, SegmentIndex):
-        plan.record.admit(op, desc, ids)
-    folded = {name: _folded(view) for name, view in tensors.items()}
-    return Call(plan, desc, {**folded, **index_tensors("segment_ids", ids)}, (*shapes,), shapes)
-
-
-def _forward(
-    op: str,
-    x: Tensor,
-    ids: Any,
-    num_segments: int | None,
-    indices_are_sorted: bool,
-    empty: float | None,
-    ties: str | TieRule,
-    out_of_range: str | IndexPolicy,
-) -> Call:
-    _check_rank(op, "x", x)
-    option(op, "ties", ties, TieRule)
-    if num_segments is None:
-        raise InvalidProblem(op, "num_segments", "given where the ids are not at hand", "None")
-    row = prod(x.shape[1:]) * x.element.itemsize
-    num_segments = check_extent(op, "num_segments", num_segments, row)
-    return _call(
-        op,
-        False,
-        ids,
-        indices_are_sorted,
-        out_of_range,
-        {"input": x},
-        {"output": (num_segments, *x.shape[1:])},
-        num_inputs=x.shape[0],
-        num_segments=num_segments,
-        element=x.element,
-        empty=empty,
-    )
-
-
-def _backward(
-    op: str,
-    dy: Tensor,
-    x: Tensor | None,
-    ids: Any,
-    indices_are_sorted: bool,
-    out_of_range: str | IndexPolicy,
-    **fields: Any,
-) -> Call:
-    _check_rank(op, "dy", dy)
-    tensors = {"d_output": dy}
-    rows = ids.shape[0] if ids.shape else 0
-    if x is not None:
-        _check_rank(op, "x", x)
-        if x.shape[1:] != dy.shape[1:]:
-            raise InvalidProblem(op, "x", f"of rows {dy.shape[1:]}, as dy", f"shape {x.shape}")
-        tensors["input"], rows = x, x.shape[0]
-    return _call(
-        op,
-        True,
-        ids,
-        indices_are_sorted,
-        out_of_range,
-        tensors,
-        {"d_input": (rows, *dy.shape[1:])},
-        num_inputs=rows,
-        num_segments=dy.shape[0],
-        element=dy.element,
-        **fields,
-    )
+    known = dict(groups.fields)
+    plan = plan_of(op.split("_")[1], backward, known.pop("ascending") or known["borders"])
+    desc = plan.record.descriptor(**known, **fields)
+    return groups.call(op, plan, desc, groups.tensors(**tensors), shapes)
 
 
 def _reduction(name: str, summary: str) -> Function:
     def body(
         x: Tensor,
-        segment_ids: Indices,
+        segment_ids: Indices | None = None,
         num_segments: int | None = None,
         *,
+        offsets: Indices | None = None,
+        axis: int = 0,
         indices_are_sorted: bool = False,
         empty: float | None = None,
         ties: str | TieRule = "first",
         out_of_range: str | IndexPolicy = "error",
     ) -> Call:
-        return _forward(
-            name, x, segment_ids, num_segments, indices_are_sorted, empty, ties, out_of_range
+        option(name, "ties", ties, TieRule)
+        groups = groups_of(
+            name, "x", x, segment_ids, offsets, num_segments, axis, indices_are_sorted, out_of_range
         )
+        shape = groups.shape(x.shape, groups.fields["num_segments"])
+        return _call(name, False, groups, {"input": x}, {"output": shape}, empty=empty)
 
-    return SizedFunction(body, name, summary)
+    return GroupedFunction(body, name, summary)
+
+
+def _extremum(name: str, summary: str) -> Function:
+    def body(
+        x: Tensor,
+        segment_ids: Indices | None = None,
+        num_segments: int | None = None,
+        *,
+        offsets: Indices | None = None,
+        axis: int = 0,
+        indices_are_sorted: bool = False,
+        empty: float | None = None,
+        ties: str | TieRule = "first",
+        out_of_range: str | IndexPolicy = "error",
+        return_indices: bool = False,
+    ) -> Call:
+        rule = option(name, "ties", ties, TieRule)
+        check_flag(name, "return_indices", return_indices)
+        groups = groups_of(
+            name, "x", x, segment_ids, offsets, num_segments, axis, indices_are_sorted, out_of_range
+        )
+        shape = groups.shape(x.shape, groups.fields["num_segments"])
+        shapes = {"output": shape, "indices": shape} if return_indices else {"output": shape}
+        # Values do not depend on the rule, and neither should the plan.
+        fields = {"empty": empty, "ties": rule if return_indices else TieRule.FIRST}
+        return _call(name, False, groups, {"input": x}, shapes, **fields)
+
+    return GroupedFunction(body, name, summary)
 
 
 def _gradient_of_sums(name: str, summary: str) -> Function:
     def body(
         dy: Tensor,
-        segment_ids: Indices,
+        segment_ids: Indices | None = None,
         *,
+        num_inputs: int | None = None,
+        offsets: Indices | None = None,
+        axis: int = 0,
         indices_are_sorted: bool = False,
         out_of_range: str | IndexPolicy = "error",
     ) -> Call:
-        return _backward(name, dy, None, segment_ids, indices_are_sorted, out_of_range)
+        groups = gradient_groups(
+            name, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range
+        )
+        rows = num_inputs
+        if offsets is None:
+            rows = segment_ids.shape[0] if segment_ids.shape else 0  # type: ignore[union-attr]
+            if num_inputs is not None and num_inputs != rows:
+                expected = f"{rows}, as there are ids, or None"
+                raise InvalidProblem(name, "num_inputs", expected, repr(num_inputs))
+        if rows is None:
+            expected = "given where the offsets are not at hand"
+            raise InvalidProblem(name, "num_inputs", expected, "None")
+        row = groups.fields["embedding_dim"] * dy.element.itemsize
+        rows = check_extent(name, "num_inputs", rows, row)
+        groups = groups.of_rows(rows)
+        shape = groups.shape(dy.shape, rows)
+        return _call(name, True, groups, {"d_output": dy}, {"d_input": shape})
 
-    return Function(body, name, summary)
+    return SpreadFunction(body, name, summary)
 
 
 def _gradient_at_rows(name: str, summary: str, tied: bool) -> Function:
@@ -179,15 +151,22 @@ def _gradient_at_rows(name: str, summary: str, tied: bool) -> Function:
     def body(
         dy: Tensor,
         x: Tensor,
-        segment_ids: Indices,
+        segment_ids: Indices | None = None,
         *,
+        offsets: Indices | None = None,
+        axis: int = 0,
         indices_are_sorted: bool = False,
         ties: str | TieRule = "first",
         out_of_range: str | IndexPolicy = "error",
     ) -> Call:
         rule = option(name, "ties", ties, TieRule)
+        groups = gradient_groups(
+            name, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range
+        )
+        rows = rows_beside(name, groups, dy, x)
+        tensors = {"d_output": dy, "input": x}
         fields = {"ties": rule} if tied else {}
-        return _backward(name, dy, x, segment_ids, indices_are_sorted, out_of_range, **fields)
+        return _call(name, True, groups.of_rows(rows), tensors, {"d_input": x.shape}, **fields)
 
     return Function(body, name, summary)
 
@@ -197,11 +176,15 @@ segment_mean = _reduction(
     "segment_mean",
     "Mean of the rows of each segment: their sum divided by how many were kept.",
 )
-segment_max = _reduction(
-    "segment_max", "Maximum of the rows of each segment; `ties` matters to its gradient only."
+segment_max = _extremum(
+    "segment_max",
+    "Maximum of the rows of each segment; with `return_indices`, (values, positions), -1 where a "
+    "segment has no rows. `ties` matters to positions and gradients only.",
 )
-segment_min = _reduction(
-    "segment_min", "Minimum of the rows of each segment; `ties` matters to its gradient only."
+segment_min = _extremum(
+    "segment_min",
+    "Minimum of the rows of each segment; with `return_indices`, (values, positions), -1 where a "
+    "segment has no rows. `ties` matters to positions and gradients only.",
 )
 segment_prod = _reduction("segment_prod", "Product of the rows of each segment.")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.errors import Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import IndexPolicy, Reproducibility, SegmentKind, TieRule
 from pullback.gpu.program import (
@@ -280,9 +281,16 @@ def _samples(traits: Traits) -> tuple[Sample, ...]:
 
 def _layout(kind: SegmentKind) -> Layout:
     traits = Traits.of(kind)
-    lay_out = _backward if traits.backward else _forward
+
+    def lay_out(desc: Any, *views: Any) -> GpuProgram:
+        if desc.borders:
+            raise Unsupported(kind.value, "offsets", "None on the GPU (ids serve there)", "offsets")
+        if not traits.backward and len(views) > 5 and views[5] is not None:
+            raise Unsupported(kind.value, "indices", "None on the GPU", "a tensor")
+        return (_backward if traits.backward else _forward)(traits, desc, *views)
+
     return Layout(
-        lambda desc, *views: lay_out(traits, desc, *views),
+        lay_out,
         lambda desc: _guarantee(traits, desc),
         lambda desc: _bytes(traits, desc),
         _samples(traits),

@@ -1,12 +1,15 @@
 """Segment reductions and their adjoints, by definition: group the rows, reduce each group.
 
 `ties` means nothing to a forward, where the first extremum is always the one copied; it stands in
-the signatures because it stands in the public ones. `num_segments=None` is one past the largest id.
+the signatures because it stands in the public ones. `num_segments=None` is one past the largest id,
+or one less than there are offsets.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +20,19 @@ Reduce = Callable[[Wide], Wide]
 Pull = Callable[[Wide, Wide], Wide]
 
 
-def _groups(segment_ids: npt.ArrayLike, extent: int, out_of_range: OutOfRange) -> list[Ints]:
+def groups(
+    segment_ids: npt.ArrayLike | None,
+    extent: int | None,
+    offsets: npt.ArrayLike | None,
+    out_of_range: OutOfRange,
+) -> list[Ints]:
     """The kept positions of each segment, ascending."""
+    if offsets is not None:
+        borders = np.asarray(offsets, np.int64)
+        return [np.arange(*ends) for ends in itertools.pairwise(borders.tolist())]
+    if extent is None:
+        extent = max(np.asarray(segment_ids).tolist(), default=-1) + 1
+    extent = max(extent, 0)
     members: list[list[int]] = [[] for _ in range(extent)]
     ids = np.asarray(segment_ids).tolist()
     for position in np.flatnonzero(kept(segment_ids, extent, out_of_range)).tolist():
@@ -26,39 +40,23 @@ def _groups(segment_ids: npt.ArrayLike, extent: int, out_of_range: OutOfRange) -
     return [np.array(group, np.int64) for group in members]
 
 
-def _forward(
-    x: npt.ArrayLike,
-    segment_ids: npt.ArrayLike,
-    num_segments: int | None,
-    out_of_range: OutOfRange,
-    empty: float,
-    reduce: Reduce,
-) -> Wide:
-    rows = wide(x)
-    if num_segments is None:
-        num_segments = max(np.asarray(segment_ids).tolist(), default=-1) + 1
-    groups = _groups(segment_ids, max(num_segments, 0), out_of_range)
-    out = np.full((len(groups), *rows.shape[1:]), empty, np.longdouble)
-    for segment, group in enumerate(groups):
-        if group.size:
-            out[segment] = reduce(rows[group])
-    return out
-
-
 def _backward(
-    dy: npt.ArrayLike, x: Wide, segment_ids: npt.ArrayLike, out_of_range: OutOfRange, pull: Pull
+    dy: npt.ArrayLike, x: Wide, axis: int, members: Callable[[int], list[Ints]], pull: Pull
 ) -> Wide:
     """Each group of rows receives pull(the segment's gradient, the group)."""
-    g, dx = wide(dy), np.zeros_like(x)
-    for segment, group in enumerate(_groups(segment_ids, len(g), out_of_range)):
+    g, rows = np.moveaxis(wide(dy), axis, 0), np.moveaxis(x, axis, 0)
+    dx = np.zeros_like(rows)
+    for segment, group in enumerate(members(len(g))):
         if group.size:
-            dx[group] = pull(g[segment], x[group])
-    return dx
+            dx[group] = pull(g[segment], rows[group])
+    return np.moveaxis(dx, 0, axis)
 
 
-def _ones(dy: npt.ArrayLike, segment_ids: npt.ArrayLike) -> Wide:
+def _ones(dy: npt.ArrayLike, segment_ids: Any, offsets: Any, axis: int) -> Wide:
     """Stands in for the input where the adjoint does not depend on it."""
-    return np.ones((np.size(segment_ids), *np.shape(dy)[1:]), np.longdouble)
+    shape = list(np.shape(dy))
+    shape[axis] = np.size(segment_ids) if offsets is None else int(offsets[-1])
+    return np.ones(shape, np.longdouble)
 
 
 def _first(holders: Bools) -> Bools:
@@ -87,21 +85,63 @@ def _product_of_others(rows: Wide) -> Wide:
     return np.asarray(before * after)
 
 
-def _reduction(reduce: Reduce, neutral: float = 0.0) -> Callable[..., Wide]:
+def reduction(reduce: Reduce, neutral: float = 0.0) -> Callable[..., Wide]:
     """A forward: what becomes of the rows of a segment, and what one without rows holds."""
 
     @ieee
     def oracle(
         x: npt.ArrayLike,
-        segment_ids: npt.ArrayLike,
+        segment_ids: npt.ArrayLike | None = None,
         num_segments: int | None = None,
         *,
+        offsets: npt.ArrayLike | None = None,
+        axis: int = 0,
         empty: float | None = None,
         ties: Ties = "first",
         out_of_range: OutOfRange = "skip",
     ) -> Wide:
+        rows = np.moveaxis(wide(x), axis, 0)
+        members = groups(segment_ids, num_segments, offsets, out_of_range)
         fill = neutral if empty is None else empty
-        return _forward(x, segment_ids, num_segments, out_of_range, fill, reduce)
+        out = np.full((len(members), *rows.shape[1:]), fill, np.longdouble)
+        for segment, group in enumerate(members):
+            if group.size:
+                out[segment] = reduce(rows[group])
+        return np.moveaxis(out, 0, axis)
+
+    return oracle
+
+
+def _extremum(holders_of: Callable[[Wide], Bools]) -> Callable[..., Any]:
+    """A maximum or minimum, and the position of a row that holds it: -1 without rows."""
+    values_of = reduction(lambda rows: _first_held(rows, holders_of(rows)))
+
+    @ieee
+    def oracle(
+        x: npt.ArrayLike,
+        segment_ids: npt.ArrayLike | None = None,
+        num_segments: int | None = None,
+        *,
+        offsets: npt.ArrayLike | None = None,
+        axis: int = 0,
+        empty: float | None = None,
+        ties: Ties = "first",
+        out_of_range: OutOfRange = "skip",
+        return_indices: bool = False,
+    ) -> Any:
+        shared: Any = {"offsets": offsets, "axis": axis, "out_of_range": out_of_range}
+        values = values_of(x, segment_ids, num_segments, empty=empty, **shared)
+        if not return_indices:
+            return values
+        rows = np.moveaxis(wide(x), axis, 0)
+        members = groups(segment_ids, num_segments, offsets, out_of_range)
+        found = np.full((len(members), *rows.shape[1:]), -1, np.int64)
+        for segment, group in enumerate(members):
+            if group.size:
+                holders = holders_of(rows[group])
+                last = len(group) - 1 - holders[::-1].argmax(axis=0)
+                found[segment] = group[last if ties == "last" else holders.argmax(axis=0)]
+        return values, np.moveaxis(found, 0, axis)
 
     return oracle
 
@@ -111,40 +151,51 @@ def _linear_adjoint(pull: Pull) -> Callable[..., Wide]:
 
     @ieee
     def oracle(
-        dy: npt.ArrayLike, segment_ids: npt.ArrayLike, *, out_of_range: OutOfRange = "skip"
+        dy: npt.ArrayLike,
+        segment_ids: npt.ArrayLike | None = None,
+        *,
+        offsets: npt.ArrayLike | None = None,
+        axis: int = 0,
+        out_of_range: OutOfRange = "skip",
     ) -> Wide:
-        return _backward(dy, _ones(dy, segment_ids), segment_ids, out_of_range, pull)
+        def members(extent: int) -> list[Ints]:
+            return groups(segment_ids, extent, offsets, out_of_range)
+
+        return _backward(dy, _ones(dy, segment_ids, offsets, axis), axis, members, pull)
 
     return oracle
 
 
-def _adjoint(pull: Callable[[Wide, Wide, Ties], Wide]) -> Callable[..., Wide]:
+def adjoint(pull: Callable[[Wide, Wide, Ties], Wide]) -> Callable[..., Wide]:
     """A backward that does: pull(the segment's gradient, its rows, the rule for ties)."""
 
     @ieee
     def oracle(
         dy: npt.ArrayLike,
         x: npt.ArrayLike,
-        segment_ids: npt.ArrayLike,
+        segment_ids: npt.ArrayLike | None = None,
         *,
+        offsets: npt.ArrayLike | None = None,
+        axis: int = 0,
         ties: Ties = "first",
         out_of_range: OutOfRange = "skip",
     ) -> Wide:
-        return _backward(
-            dy, wide(x), segment_ids, out_of_range, lambda g, rows: pull(g, rows, ties)
-        )
+        def members(extent: int) -> list[Ints]:
+            return groups(segment_ids, extent, offsets, out_of_range)
+
+        return _backward(dy, wide(x), axis, members, lambda g, rows: pull(g, rows, ties))
 
     return oracle
 
 
-segment_sum = _reduction(lambda rows: rows.sum(axis=0))
-segment_mean = _reduction(lambda rows: rows.sum(axis=0) / len(rows))
-segment_max = _reduction(lambda rows: _first_held(rows, maximal(rows)))
-segment_min = _reduction(lambda rows: _first_held(rows, maximal(-rows)))
-segment_prod = _reduction(lambda rows: rows.prod(axis=0), neutral=1.0)
+segment_sum = reduction(lambda rows: rows.sum(axis=0))
+segment_mean = reduction(lambda rows: rows.sum(axis=0) / len(rows))
+segment_max = _extremum(maximal)
+segment_min = _extremum(lambda rows: maximal(-rows))
+segment_prod = reduction(lambda rows: rows.prod(axis=0), neutral=1.0)
 
 segment_sum_backward = _linear_adjoint(lambda g, ones: g * ones)
 segment_mean_backward = _linear_adjoint(lambda g, ones: g * ones / np.longdouble(len(ones)))
-segment_max_backward = _adjoint(lambda g, rows, ties: _to_holders(g, maximal(rows), ties))
-segment_min_backward = _adjoint(lambda g, rows, ties: _to_holders(g, maximal(-rows), ties))
-segment_prod_backward = _adjoint(lambda g, rows, _: np.asarray(g * _product_of_others(rows)))
+segment_max_backward = adjoint(lambda g, rows, ties: _to_holders(g, maximal(rows), ties))
+segment_min_backward = adjoint(lambda g, rows, ties: _to_holders(g, maximal(-rows), ties))
+segment_prod_backward = adjoint(lambda g, rows, _: np.asarray(g * _product_of_others(rows)))

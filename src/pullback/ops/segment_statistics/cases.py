@@ -1,0 +1,37 @@
+"""Inputs that statistics of segments get wrong: those of segments, and columns far from zero."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from pullback.ops.case import Case
+from pullback.ops.draw import Draw
+from pullback.ops.segment import cases as segment
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    for case in segment.cases(rng):
+        if "in a product" not in case.name:
+            yield case
+    x = 1e4 * rng.standard_normal((900, 3)) + 1e6
+    arrays = {"x": x, "segment_ids": np.arange(900) % 2, "dy": rng.standard_normal((2, 3))}
+    yield Case("far from zero, long segments", arrays)
+    x = rng.standard_normal((60, 8))
+    x[rng.random(x.shape) < 0.5] = -np.inf
+    x[20:40] = -np.inf
+    arrays = {"x": x, "segment_ids": np.arange(60) // 20, "dy": rng.standard_normal((4, 8))}
+    yield Case("masked, one segment fully", arrays)
+
+
+def large_cases(rng: np.random.Generator) -> Iterator[Case]:
+    yield from segment.large_cases(rng)
+
+
+def draw(draw: Draw, names: Collection[str]) -> Case:
+    """One random problem for a function that takes these arguments."""
+    case = segment.draw(draw, names)
+    if "ddof" in names:
+        case.options["ddof"] = draw.pick("ddof", (0, 1, 3))
+    return case
