@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "segment functions: the largest id is not counted",
-        f"{OP}/functions.py",
+        f"{OP}/grouping.py",
         "    return max(int(as_numpy(view).max(initial=-1)) + 1, 0)",
         "    return max(int(as_numpy(view).max(initial=-1)), 0)",
         "off by one: the last segment is missing, or its id is out of range",

@@ -247,8 +247,11 @@ def _complete(
 ) -> bool:
     """Add what a backward takes of its forward's results; False if the forward refuses."""
     function, forward = subject.function, subject.forward
-    missing = [n for n in function.tensors if n not in arrays and n not in options]
-    if forward is None or not missing:
+    if forward is None:
+        return True
+    own = [n for n in function.tensors if n not in forward.function.tensors]
+    missing = [n for n in own if n not in arrays and n not in options]
+    if not missing:
         return True
     taken = forward.function.parameters
     inputs = {k: v for k, v in {**arrays, **options}.items() if k in taken}
@@ -259,6 +262,7 @@ def _complete(
     if any(n not in inputs for n in taken if n not in forward.function.defaults):
         return True
     try:
+        inputs = forward.function.completed({**forward.function.defaults, **inputs})
         call = forward.function.body(**forward.function.views(inputs))
         plain = [np.zeros(spec.shape, spec.element.dtype) for spec in call.specs]
         results = dict(zip(call.returns, plain if blank else forward.answer(inputs), strict=True))

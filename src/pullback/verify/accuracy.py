@@ -80,8 +80,8 @@ def largest_in_segment(name: str) -> Scale:
         axis = arguments.get("axis", 0)
         rows = np.moveaxis(_size(np.asarray(arguments[name], np.longdouble)), axis, 0)
         found = np.zeros_like(rows)
-        given = (arguments.get(key) for key in ("segment_ids", "num_segments", "offsets"))
-        for group in groups(*given, "skip"):
+        ids, borders = arguments.get("segment_ids"), arguments.get("offsets")
+        for group in groups(ids, arguments.get("num_segments"), borders, "skip"):
             found[group] = rows[group].max(axis=0, initial=0)
         return (np.moveaxis(found, 0, axis),) * _RESULTS
 
@@ -106,7 +106,8 @@ class Bound:
     the accumulator, one after the other: what leaves its range on the way is not held to it. The
     argument `weighted` is multiplied by weights one after the other, some large, some that vanish:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
-    are not told apart. `divided`: the result is a sum divided by a count, and only the sum has to
+    are not told apart, and what weights below the least number of the element would have added is
+    not missed. `divided`: the result is a sum divided by a count, and only the sum has to
     fit. `squared` is an argument whose differences are squared in the accumulator: where that takes
     them out of its range, the result is not held to anything."""
 
@@ -191,9 +192,13 @@ def excused(
         sizes = np.abs(arguments[bound.weighted].astype(np.longdouble))
         if not np.isfinite(sizes).all():
             vague |= ~np.isfinite(got) & ~np.isfinite(want)
-        own = np.longdouble(ml_dtypes.finfo(element.dtype).max)
-        if np.where(np.isfinite(sizes), sizes, 0).sum() > own / 64:
+        own = ml_dtypes.finfo(element.dtype)
+        some = np.where(np.isfinite(sizes), sizes, 0)
+        if some.sum() > np.longdouble(own.max) / 64:
             vague |= ~np.isfinite(got)
+        least = np.longdouble(own.smallest_subnormal) * some.max(initial=0)
+        with np.errstate(all="ignore"):
+            vague |= np.abs(got.astype(np.longdouble) - want) <= least * _ROUNDINGS
     if bound.squared and element is ElementKind.F64:
         vague |= _leaves_squares(arguments[bound.squared])
     with np.errstate(all="ignore"):

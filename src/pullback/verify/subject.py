@@ -77,7 +77,8 @@ class Subject:
         """Saved tensors the contract says are never read: the oracle must not see them either."""
         if "y" not in self.function.parameters or self.forward is None:
             return set()
-        desc = self.function.body(**self.function.views(arguments))
+        given = self.function.completed({**self.function.defaults, **arguments})
+        desc = self.function.body(**self.function.views(given))
         slots = desc.plan.record.slots
         arrays = {name for name, value in arguments.items() if hasattr(value, "dtype")}
         return arrays & {slot.name for slot in slots if not slot.used(desc.descriptor)}

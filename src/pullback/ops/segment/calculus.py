@@ -12,8 +12,8 @@ from pullback.ops.recurrence.functions import linear_scan
 from pullback.ops.segment import functions as f
 from pullback.ops.segment.derivatives import Grouped, batched, free_axes, shared
 
-_FORWARD = {"batch": batched, "axes": free_axes("s", x="n")}
-_BACKWARD = {"batch": batched, "axes": free_axes("n", dy="s", x="n")}
+_FORWARD: dict[str, Any] = {"batch": batched, "axes": free_axes("s", x="n")}
+_BACKWARD: dict[str, Any] = {"batch": batched, "axes": free_axes("n", dy="s", x="n")}
 
 
 def _additive(forward: Any, backward: Any) -> dict[str, Calculus]:

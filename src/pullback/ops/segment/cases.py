@@ -204,7 +204,7 @@ def drawn(draw: Draw) -> Drawn:
         return Drawn(arrays, options, shape(segments), segments)
     ids = arrays["segment_ids"] = draw.ids("ids", n, segments)
     outside = bool(((ids < 0) | (ids >= segments)).any())
-    ascending = bool((np.diff(ids) >= 0).all())
+    ascending = bool((ids[1:] >= ids[:-1]).all())  # differences may overflow
     options["indices_are_sorted"] = draw.chance("sorted", 0.7 if ascending else 0.02)
     if ascending and not outside and draw.chance("counted", 0.1):
         options["num_segments"] = None

@@ -246,6 +246,8 @@ def _record(traits: Traits, descriptor: type) -> PlanRecord:
 def _triple(kind: SegmentKind) -> dict[str, type]:
     """`XDescriptor`, `XArgs` and `XPlan` of one kind."""
     traits = Traits.of(kind)
+    shape: type
+    args: type
     if traits.backward:
         shape, args = TiedDescriptor if traits.has_ties else SegmentDescriptor, SegmentBackwardArgs
     elif traits.is_extremum:

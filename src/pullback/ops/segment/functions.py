@@ -164,7 +164,7 @@ def _gradient_at_rows(name: str, summary: str, tied: bool) -> Function:
             name, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range
         )
         rows = rows_beside(name, groups, dy, x)
-        tensors = {"d_output": dy, "input": x}
+        tensors: dict[str, Tensor | None] = {"d_output": dy, "input": x}
         fields = {"ties": rule} if tied else {}
         return _call(name, True, groups.of_rows(rows), tensors, {"d_input": x.shape}, **fields)
 

@@ -21,9 +21,9 @@ Pull = Callable[[Wide, Wide], Wide]
 
 
 def groups(
-    segment_ids: npt.ArrayLike | None,
+    segment_ids: Any,
     extent: int | None,
-    offsets: npt.ArrayLike | None,
+    offsets: Any,
     out_of_range: OutOfRange,
 ) -> list[Ints]:
     """The kept positions of each segment, ascending."""

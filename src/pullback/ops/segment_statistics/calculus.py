@@ -97,8 +97,8 @@ def _variance_calculus(forward: Any, backward: Any, root: bool) -> dict[str, Cal
     }
 
 
-_FORWARD = {"batch": batched, "axes": free_axes("s", x="n")}
-_BACKWARD = {"batch": batched, "axes": free_axes("n", dy="s", x="n", y="s")}
+_FORWARD: dict[str, Any] = {"batch": batched, "axes": free_axes("s", x="n")}
+_BACKWARD: dict[str, Any] = {"batch": batched, "axes": free_axes("n", dy="s", x="n", y="s")}
 CALCULUS = {
     "segment_logsumexp": Calculus(_logsumexp_pull, _logsumexp_push, **_FORWARD),
     "segment_logsumexp_backward": Calculus(composed=_logsumexp_backward, **_BACKWARD),

@@ -31,7 +31,10 @@ def large_cases(rng: np.random.Generator) -> Iterator[Case]:
 
 def draw(draw: Draw, names: Collection[str]) -> Case:
     """One random problem for a function that takes these arguments."""
-    case = segment.draw(draw, names)
+    problem = segment.drawn(draw)
+    if "dy" in names:
+        problem.arrays["dy"] = draw.values("dy", problem.per_segment)
+        problem.options["num_segments"] = problem.segments  # as many as there are rows of dy
     if "ddof" in names:
-        case.options["ddof"] = draw.pick("ddof", (0, 1, 3))
-    return case
+        problem.options["ddof"] = draw.pick("ddof", (0, 1, 3))
+    return problem.case(draw)

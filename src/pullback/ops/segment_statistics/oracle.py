@@ -61,15 +61,16 @@ def _variance(rows: Wide, ddof: int) -> Wide:
     return np.asarray((_deviations(rows) ** 2).sum(axis=0) / (len(rows) - ddof))
 
 
-def _variance_slope(rows: Wide, ddof: int) -> Wide:
+def _variance_slope(rows: Wide, ddof: int) -> tuple[Wide, Any]:
+    """The slope of each row, and where there is none."""
     if len(rows) <= ddof:
-        return np.zeros_like(rows)
-    return np.asarray(2 * _deviations(rows) / (len(rows) - ddof))
+        return np.zeros_like(rows), True
+    return np.asarray(2 * _deviations(rows) / (len(rows) - ddof)), False
 
 
-def _root_slope(rows: Wide, ddof: int) -> Wide:
-    root = np.sqrt(_variance(rows, ddof))
-    return np.asarray(np.where(root == 0, 0, _variance_slope(rows, ddof) / (2 * root)))
+def _root_slope(rows: Wide, ddof: int) -> tuple[Wide, Any]:
+    root, (slope, none) = np.sqrt(_variance(rows, ddof)), _variance_slope(rows, ddof)
+    return np.asarray(slope / (2 * root)), none | (root == 0)
 
 
 def _forward(reduce: Callable[[Wide, int], Wide]) -> Callable[..., Wide]:
@@ -92,7 +93,7 @@ def _forward(reduce: Callable[[Wide, int], Wide]) -> Callable[..., Wide]:
     return oracle
 
 
-def _backward(slope: Callable[[Wide, int], Wide]) -> Callable[..., Wide]:
+def _backward(slope: Callable[[Wide, int], tuple[Wide, Any]]) -> Callable[..., Wide]:
     @ieee
     def oracle(
         dy: npt.ArrayLike,
@@ -105,8 +106,8 @@ def _backward(slope: Callable[[Wide, int], Wide]) -> Callable[..., Wide]:
         out_of_range: OutOfRange = "skip",
     ) -> Wide:
         def pull(g: Wide, rows: Wide, _: Any) -> Wide:
-            found = slope(rows, ddof)
-            return np.asarray(np.where((found == 0).all(axis=0), 0, g * found))
+            found, none = slope(rows, ddof)
+            return np.asarray(np.where(none, 0, g * found))
 
         shared: Any = {"offsets": offsets, "axis": axis, "out_of_range": out_of_range}
         return adjoint(pull)(dy, x, segment_ids, **shared)
