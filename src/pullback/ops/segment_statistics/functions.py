@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy
 from pullback.contract.record import check_extent
 from pullback.ops.segment.grouping import (
@@ -62,6 +63,8 @@ def segment_logsumexp_backward(
     """Gradient of `segment_logsumexp`: dy times the softmax of x within the segment. The sum is
     made again from `x`; `y` is never read, and may be None."""
     op = "segment_logsumexp_backward"
+    if y is not None and y.shape != dy.shape:
+        raise InvalidProblem(op, "y", f"of shape {dy.shape}, as dy", f"shape {y.shape}")
     groups = gradient_groups(op, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range)
     groups = groups.of_rows(rows_beside(op, groups, dy, x))
     desc = SegmentLogsumexpBackwardDescriptor(**groups.fields)
