@@ -26,16 +26,49 @@ def _rows(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
 
 
+def _scans(rng: np.random.Generator) -> Iterator[Case]:
+    """Also exclusive, from an initial value, in pieces, and all of these."""
+    for number, case in enumerate(_extended(_rows(rng), rng)):
+        # Of the lines of a map no two elements are alike; an initial value must be none of them.
+        initial = case.arrays.get("initial")
+        more = {} if initial is None else {"initial": initial + 0.05 + number}
+        yield Case(case.name, {**case.arrays, **more}, case.options)
+
+
+def _extended(cases: Iterator[Case], rng: np.random.Generator) -> Iterator[Case]:
+    for case in cases:
+        yield case
+        rest = 4 if case.options["axis"] == 0 else 3
+        extent = 3 if case.options["axis"] == 0 else 4
+        exclusive = {**case.options, "exclusive": True}
+        yield Case("exclusive", case.arrays, exclusive)
+        arrays = {**case.arrays, "initial": rng.uniform(0.4, 0.6, rest)}
+        yield Case("initial", arrays, case.options)
+        yield Case("exclusive, initial", {**arrays, "initial": np.array(0.45)}, exclusive)
+        arrays = {**case.arrays, "offsets": np.array([0, 1, 1, extent])}
+        yield Case("pieces", arrays, case.options)
+        shape = (3, rest) if case.options["axis"] == 0 else (rest, 3)
+        yield Case("all", {**arrays, "initial": rng.uniform(0.4, 0.6, shape)}, exclusive)
+
+
 def _supported(rng: np.random.Generator) -> Iterator[Case]:
     """Rows so even that every entry has a share: at the edge of the support y has no derivative."""
     for case in _rows(rng):
         yield Case(case.name, {**case.arrays, "x": case.arrays["x"] / 20}, case.options)
 
 
-def _recurrence(rng: np.random.Generator) -> Iterator[Case]:
+def _recurrent_rows(rng: np.random.Generator) -> Iterator[Case]:
+    names = ("a", "b", "dh", "h", "x", "discount")
     for axis, reverse in ((0, False), (1, True)):
-        arrays = {name: rng.standard_normal((3, 4)) for name in ("a", "b", "dh", "h")}
+        arrays = {name: rng.standard_normal((3, 4)) for name in names}
         yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
+
+
+def _recurrence(rng: np.random.Generator) -> Iterator[Case]:
+    yield from _extended(_recurrent_rows(rng), rng)
+    case = next(_recurrent_rows(rng))
+    narrow = {"a": np.array([[0.3], [0.7], [-0.4]]), "discount": np.array(0.9)}
+    yield Case("broadcast", {**case.arrays, **narrow}, case.options)
 
 
 def _lerp(rng: np.random.Generator) -> Iterator[Case]:
@@ -108,7 +141,7 @@ def _entmax(rng: np.random.Generator) -> Iterator[Case]:
 
 _CASES = {
     "entmax": _entmax,
-    "scan": _rows,
+    "scan": _scans,
     "simplex": _rows,
     "recurrence": _recurrence,
     "lerp": _lerp,

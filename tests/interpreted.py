@@ -34,6 +34,10 @@ class Interpreted(Subject):
 
     layout: Callable[[Any], Any] = np.asarray
 
+    def extended_cases(self) -> tuple[Case, ...]:
+        """Not on a GPU: see docs/gpu.md."""
+        return ()
+
     def prepared(self, arguments: Arguments, out: Any = None) -> tuple[Any, dict[str, Any], Any]:
         """The plan, its tensors by slot, and the results among them."""
         call = self.function.body(**self.function.views({**self.defaults, **arguments}))

@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from interpreted import on_gpu, serves
 from pullback.contract.element import FLOATS, ElementKind
+from pullback.ops.case import Case
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
 
@@ -41,6 +42,10 @@ def _to_cpu(tensor: Any) -> Any:
 
 class OnGpu(Subject):
     """A public function answered on the GPU."""
+
+    def extended_cases(self) -> tuple[Case, ...]:
+        """Not on a GPU: see docs/gpu.md."""
+        return ()
 
     def answer(self, arguments: Arguments, out: Any = None, **options: Any) -> tuple[Any, ...]:
         given = {name: _to_gpu(value) for name, value in arguments.items()}

@@ -254,7 +254,8 @@ def test_two_results_that_overlap_are_refused() -> None:
 def test_negative_axes_count_from_the_end(name: str) -> None:
     subject = subjects()[name]
     rng = np.random.default_rng(2)
-    given = {n: rng.random((2, 3, 4)).astype(np.float32) for n in subject.function.tensors}
+    names = [n for n in subject.function.tensors if n not in subject.function.defaults]
+    given = {n: rng.random((2, 3, 4)).astype(np.float32) for n in names}
     for axis in range(3):
         pairs = zip(*(subject.answer({**given, "axis": a}) for a in (axis, axis - 3)), strict=True)
         assert all(same_bits(one, other) for one, other in pairs)

@@ -51,6 +51,8 @@ def _calls(subject: Subject) -> Iterator[dict[str, Any]]:
         if modes:
             given.pop("per_sample_weights", None)
         yield given
+        if "initial" in subject.function.parameters:
+            yield {**given, "initial": np.ones((), np.float32)}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -203,6 +203,9 @@ def cummax(
     reverse: bool = False,
     return_indices: Literal[False] = False,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 @overload
@@ -213,6 +216,9 @@ def cummax(
     reverse: bool = False,
     return_indices: Literal[True],
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> tuple[Array, Array]: ...
 @overload
@@ -223,6 +229,9 @@ def cummax(
     reverse: bool = False,
     return_indices: bool,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array | tuple[Array, Array]: ...
 def cummax_backward(
@@ -232,8 +241,11 @@ def cummax_backward(
     *,
     reverse: bool = False,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
-) -> Array: ...
+) -> Array | tuple[Array, Array]: ...
 @overload
 def cummin(
     x: Array,
@@ -242,6 +254,9 @@ def cummin(
     reverse: bool = False,
     return_indices: Literal[False] = False,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 @overload
@@ -252,6 +267,9 @@ def cummin(
     reverse: bool = False,
     return_indices: Literal[True],
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> tuple[Array, Array]: ...
 @overload
@@ -262,6 +280,9 @@ def cummin(
     reverse: bool = False,
     return_indices: bool,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array | tuple[Array, Array]: ...
 def cummin_backward(
@@ -271,13 +292,19 @@ def cummin_backward(
     *,
     reverse: bool = False,
     ties: str | TieRule = 'first',
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
-) -> Array: ...
+) -> Array | tuple[Array, Array]: ...
 def cumprod(
     x: Array,
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 def cumprod_backward(
@@ -287,13 +314,19 @@ def cumprod_backward(
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
-) -> Array: ...
+) -> Array | tuple[Array, Array]: ...
 def cumsum(
     x: Array,
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 def cumsum_backward(
@@ -301,6 +334,19 @@ def cumsum_backward(
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
+    out: Any = None,
+) -> Array | tuple[Array, Array]: ...
+def discounted_sum(
+    x: Array,
+    discount: Array | float,
+    axis: int = -1,
+    *,
+    reverse: bool = True,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 def embedding(
@@ -576,22 +622,28 @@ def lerp_backward(
     out: Any = None,
 ) -> tuple[Array, ...]: ...
 def linear_scan(
-    a: Array,
+    a: Array | float,
     b: Array,
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 def linear_scan_backward(
     dh: Array,
-    a: Array,
+    a: Array | float,
     h: Array,
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
-) -> tuple[Array, Array]: ...
+) -> tuple[Array, ...]: ...
 def log_softmax(
     x: Array,
     axis: int = -1,
@@ -610,6 +662,9 @@ def logcumsumexp(
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
 ) -> Array: ...
 def logcumsumexp_backward(
@@ -619,8 +674,11 @@ def logcumsumexp_backward(
     axis: int = -1,
     *,
     reverse: bool = False,
+    exclusive: bool = False,
+    initial: Array | float | None = None,
+    offsets: Any | None = None,
     out: Any = None,
-) -> Array: ...
+) -> Array | tuple[Array, Array]: ...
 def segment_log_softmax(
     x: Array,
     segment_ids: Any | None = None,
@@ -1206,6 +1264,7 @@ __all__ = [
     "cumprod_backward",
     "cumsum",
     "cumsum_backward",
+    "discounted_sum",
     "embedding",
     "embedding_backward",
     "embedding_bag",

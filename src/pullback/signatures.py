@@ -25,7 +25,7 @@ _ARRAY = "Array"
 
 
 def _annotation(text: str) -> str:
-    return text.replace("Tensor", _ARRAY).replace("Indices", "Any")
+    return text.replace("Tensor", _ARRAY).replace("Indices", "Any").replace("Number", "float")
 
 
 def _signature(function: Function) -> str:

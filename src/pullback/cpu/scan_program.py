@@ -33,6 +33,8 @@ def scan_program(walks: Walks, desc: Any, views: Sequence[Any], against: bool = 
     walk, columns, strip, links = "along", 1, 1, 0
     if loops.columns:
         walk, columns, strip = "across", inner, SIDE
+    elif desc.num_pieces is not None:
+        pass
     elif inner >= lanes and (n <= SHORT or walks.scan.serial or not straight):
         walk, columns, strip = "lines", inner, lanes * max(1, 1024 // (n + 1))
     elif walks.shares and 0 < count < FEW and n >= 2 * CHUNK:

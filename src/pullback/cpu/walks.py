@@ -23,6 +23,7 @@ from pullback.cpu.lookback import is_turn, link_of, publish, received, wait_for_
 from pullback.cpu.loops import between, extent, offset, step
 from pullback.cpu.memory import fence, is_aligned, to_next_line
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
+from pullback.cpu.piecewise import add_piecewise
 from pullback.cpu.scan import Scan, tile_of
 from pullback.cpu.scan_words import FIRST_WORD
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
@@ -35,6 +36,8 @@ SIDE: Final = 1024  # lines of a strip across
 # time.
 NEAR: Final = 1024
 AHEAD: Final = 16
+
+PIECEWISE_WALKS: Final = ("along", "across")  # which run on pieces of lines
 
 # Words of a scan: lines that lie side by side, how many of them an item takes, whether outputs go
 # past the caches, whether every tensor walks the axis by 1 or by -1, 0 or -1 for a reversed scan,
@@ -104,6 +107,14 @@ class Walks:
                     full = f"{name}_{walk}{suffix}"
                     kernel = self.kernels[walk + suffix] = _kernel(body, back, full, module)
                     setattr(sys.modules[module], full, kernel)
+                    if walk in PIECEWISE_WALKS:
+                        once = inlined(_with_direction(body, back))
+                        piecewise = add_piecewise(kernel, once, AXIS, module)
+                        setattr(sys.modules[module], f"{full}_pieces", piecewise)
+
+
+def _with_direction(body: Callable[..., Any], back: int) -> Callable[..., Any]:
+    return lambda task, lo, hi: body(task, lo, hi, back)
 
 
 def _template(task, lo, hi):

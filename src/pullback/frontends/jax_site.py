@@ -37,6 +37,16 @@ def _linked(value: Array, function: Callable[[Array], Array], x: Array) -> Array
     return linked(x, value)
 
 
+def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    rows, places = jnp.moveaxis(x, axis, 0), jnp.moveaxis(indices, axis, 0)
+    others = jnp.indices(rows.shape, sparse=True)[1:]
+    return jnp.moveaxis(jnp.zeros_like(rows).at[(places, *others)].add(rows), 0, axis)
+
+
+def _pieces(offsets: Array, n: int) -> Array:
+    return jnp.searchsorted(offsets[1:], jnp.arange(n, dtype=offsets.dtype), side="right")
+
+
 ARRAYS = SimpleNamespace(
     exp=jnp.exp,
     expm1=jnp.expm1,
@@ -50,7 +60,9 @@ ARRAYS = SimpleNamespace(
     moveaxis=jnp.moveaxis,
     take=jnp.take,
     take_along_axis=jnp.take_along_axis,
+    add_along_axis=_add_along_axis,
     arange=lambda n, like: jnp.arange(n),
+    pieces=_pieces,
     argsort=jnp.argsort,
     ids=lambda ids: getattr(ids, "ids", ids),
     constant=jax.lax.stop_gradient,

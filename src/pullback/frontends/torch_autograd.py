@@ -48,8 +48,17 @@ class TorchArrays:
         return torch.gather(x, axis, indices)
 
     @staticmethod
+    def add_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        return torch.zeros_like(x).scatter_add(axis, indices, x)
+
+    @staticmethod
     def arange(n: int, like: Tensor) -> Tensor:
         return torch.arange(n, device=like.device)
+
+    @staticmethod
+    def pieces(offsets: Tensor, n: int) -> Tensor:
+        at = torch.arange(n, device=offsets.device, dtype=offsets.dtype)
+        return torch.searchsorted(offsets[1:].contiguous(), at, right=True)
 
     @staticmethod
     def argsort(x: Tensor) -> Tensor:

@@ -69,10 +69,16 @@ class Op:
     def __init__(self, function: Function, features: Features) -> None:
         self.function, overload = function, _name(features)
         self.fixed: Options = {flag: flag in features for flag in _flags(function)}
+        self.fixed |= {name: name in features or None for name in _adding(function)}
         self.numbers, self.extents = _NUMBER in features, _EXTENT in features
         self.name = f"{function.name}.{overload}" if overload else function.name
         self.set = [flag for flag, value in self.fixed.items() if value]
-        self.names = [*(n for n in function.parameters if n not in self.fixed), *self.set]
+        # A tensor that is given comes with those that must be: vmap takes none that is only named.
+        self.given = [name for name in self.set if name in function.tensors]
+        self.flags = [name for name in self.set if name not in function.tensors]
+        own = [name for name in function.parameters if name not in self.fixed]
+        needed = [name for name in own if name not in function.defaults]
+        self.names = [*needed, *self.given, *own[len(needed) :], *self.flags]
         _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
         if self.extents:
@@ -86,25 +92,27 @@ class Op:
         torch.library.register_vmap(qualified, self.vmap, lib=_LIBRARY)
 
     def schema(self) -> str:
+        own = self.function.binder.parameters
         parameters = [
-            self._parameter(parameter)
-            for name, parameter in self.function.binder.parameters.items()
-            if name not in self.fixed
+            f"Tensor {name}" if name in self.given else self._parameter(own[name])
+            for name in self.names
+            if name not in self.flags
         ]
         # Without a default: a saved graph leaves out what is one, and then finds another overload.
-        parameters += ["*", *(f"bool {flag}" for flag in self.set)] if self.set else []
+        parameters += ["*", *(f"bool {flag}" for flag in self.flags)] if self.flags else []
         results = ", ".join(["Tensor"] * self._count())
         return f"{self.name}({', '.join(parameters)}) -> ({results})"
 
     def _count(self) -> int:
         """How many results there are: two with a flag, else one, or a gradient per operand."""
         function, composed = self.function, self.function.calculus.composed
-        if any(self.fixed.values()):
+        if any(self.fixed[flag] for flag in _flags(function)):
             return 2
         if composed is None or "tuple" not in str(inspect.signature(composed).return_annotation):
             return 1
         forward: Function = getattr(pullback, function.name.removesuffix("_backward")).function
-        operands = forward.tensors.keys() - forward.indices
+        left_out = {name for name in _adding(function) if name not in self.set}
+        operands = forward.tensors.keys() - forward.indices - left_out
         return len([name for name in operands if not (self.numbers and forward.tensors[name])])
 
     def _parameter(self, parameter: inspect.Parameter) -> str:
@@ -134,13 +142,13 @@ class Op:
             f"{name}=default_{name}" if name in defaults and name not in self.set else name
             for name in self.names
         ]
-        if self.set:
-            spelt.insert(-len(self.set), "*")
+        if self.flags:
+            spelt.insert(-len(self.flags), "*")
         values = (name if name in self.names else str(self.fixed[name]) for name in parameters)
         source = _KERNEL.format(
             signature=", ".join(spelt),
             asked=way.format(values=", ".join(values)),
-            names=", ".join(n if n not in self.set else f"{n}={n}" for n in self.names),
+            names=", ".join(n if n not in self.flags else f"{n}={n}" for n in self.names),
         )
         scope: Options = {f"default_{name}": value for name, value in defaults.items()}
         scope.update(function=self.function, slow=slow, is_grad_enabled=torch.is_grad_enabled)
@@ -150,7 +158,7 @@ class Op:
     def arguments(self, args: tuple[Any, ...], options: Options) -> Options:
         """All arguments of the function by name."""
         given = dict(zip(self.names, args, strict=False), **options)
-        for flag in self.set:
+        for flag in self.flags:
             if not given.get(flag):
                 expected = "True, which this overload is for"
                 raise InvalidProblem(self.function.name, flag, expected, "False")
@@ -229,6 +237,15 @@ def _flags(function: Function) -> list[str]:
     return [flag for flag in _FLAGS if flag in function.parameters]
 
 
+def _adding(function: Function) -> list[str]:
+    """Tensors that a gradient may be given, and then has one more result for."""
+    if function.returns not in ("AndInitial", "Several"):
+        return []
+    forward: Function = getattr(pullback, function.name.removesuffix("_backward")).function
+    optional = forward.tensors.keys() - forward.required - forward.indices
+    return [name for name in function.tensors if name in optional]
+
+
 def _is_extent(name: str) -> bool:
     return name.startswith("num_")
 
@@ -240,7 +257,7 @@ def _name(features: Features) -> str:
 
 def _overloads(function: Function) -> Iterator[Features]:
     yield ()
-    yield from ((flag,) for flag in _flags(function))
+    yield from ((name,) for name in (*_flags(function), *_adding(function)))
     if any(function.tensors.values()):
         yield (_NUMBER,)
     if any(map(_is_extent, function.parameters)):
@@ -275,6 +292,8 @@ def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: A
     """Call the registered op."""
     if len(args) > len(function.parameters):
         function.bind(args, options)
+    if function.numbers:
+        args, options = function.without_numbers(args, options)
     # Defaults are spelt out: a compiled graph that lost one would shift those after it.
     given = {**function.defaults, **dict(zip(function.parameters, args, strict=False)), **options}
     for name, value in {**given, "out": out}.items():
@@ -300,7 +319,9 @@ def override(function: Function, args: tuple[Any, ...], options: Options, out: A
 
 def as_op(function: Function, given: Options) -> tuple[Any, Options]:
     """The overload that serves a call, and its arguments as the schema takes them."""
+    adding = _adding(function)
     features = [flag for flag in _FLAGS if given.get(flag)]
+    features += [name for name in adding if given.get(name) is not None]
     for name, takes_numbers in function.tensors.items():
         if takes_numbers and not isinstance(given.get(name), Tensor):
             features = [_NUMBER]
@@ -312,7 +333,7 @@ def as_op(function: Function, given: Options) -> tuple[Any, Options]:
     spelt = {
         name: plain_ids(value) if name in function.indices else _spelt(value)
         for name, value in given.items()
-        if name not in _FLAGS or name in features
+        if name not in (*_FLAGS, *adding) or name in features
     }
     return OPS[function.name, tuple(features)], spelt
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, PullbackError, Unsupported
-from pullback.contract.record import is_index, is_number, resolve
+from pullback.contract.record import check_number, is_index, is_number, resolve
 from pullback.plan.plan import Plan
 from pullback.plan.public import LOADED, face_of
 from pullback.plan.stream import Stream
@@ -33,6 +33,7 @@ E = TypeVar("E", bound=Enum)
 # memory. The annotation of a parameter is what makes it a tensor.
 Tensor = TensorRef
 Indices = TensorRef
+Number = TensorRef  # a number in place of a tensor becomes one, of rank 0
 
 
 def _numpy() -> Any:
@@ -128,6 +129,7 @@ class Call:
 Pair = Call
 Several = Call  # two, or more where more was given
 OneOrTwo = Call  # two where a tensor was given in place of a number
+AndInitial = Call  # one, or two where an initial value was given
 
 
 class Function:
@@ -162,6 +164,9 @@ class Function:
             for name, parameter in own.parameters.items()
             if str(parameter.annotation).startswith(("Tensor", "Indices"))
         }
+        self.numbers = tuple(
+            n for n in self.tensors if "Number" in str(own.parameters[n].annotation)
+        )
         self.required = {
             name for name in self.tensors if "None" not in str(own.parameters[name].annotation)
         }
@@ -194,11 +199,28 @@ class Function:
     def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         """A call the porter does not know, and all calls on arrays of other libraries. Options that
         are the default are left out."""
+        if self.numbers:
+            args, options = self.without_numbers(args, options)
         for value in args:
             call = _BY_TYPE.get(type(value)) or _front_end_of(value)
             if call is not None:
                 return call(self, args, options, out)
         return _front_end("numpy")(self, args, options, out)
+
+    def without_numbers(
+        self, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with arrays for numbers where a tensor is asked for, of the dtype that the
+        others have."""
+        given = {**dict(zip(self.parameters, args, strict=False)), **options}
+        found = {n: v for n in self.numbers if is_number(v := given.get(n))}
+        models = (given[n] for n in self.tensors if n in given and n not in self.indices)
+        model = next((v for v in models if hasattr(v, "dtype") and not is_number(v)), None)
+        if not found or model is None:
+            return args, dict(options)
+        for name, value in found.items():
+            given[name] = _filled(model, check_number(self.name, name, value))
+        return tuple(given[n] for n in self.parameters[: len(args)]), {n: given[n] for n in options}
 
     def values(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
         """All arguments in the order of the signature."""
@@ -269,6 +291,17 @@ def _nobody(*args: Any, **options: Any) -> None:
     """A porter without guests."""
 
 
+def _filled(like: Any, value: Any) -> Any:
+    """A number as an array of rank 0, of the library, dtype and device of another."""
+    adapter = family_of(like)
+    family = adapter.family if adapter else ""
+    if family == "torch":
+        return like.new_full((), value)
+    if family == "jax":
+        return resolve("jax.numpy:full")((), value, like.dtype)
+    return np.full((), value, like.dtype)
+
+
 def _is_array(value: Any) -> bool:
     return family_of(value) is not None and not isinstance(value, np.generic)
 
@@ -301,6 +334,16 @@ def axis_of(op: str, axis: Any, rank: int) -> int:
     if not is_index(axis) or not -extent <= axis < extent:
         raise InvalidProblem(op, "axis", f"an integer in [{-extent}, {extent})", repr(axis))
     return int(axis) % extent
+
+
+def pieces_of(op: str, offsets: TensorRef | None) -> int | None:
+    """How many pieces such borders make; None where there are no borders."""
+    if offsets is None:
+        return None
+    if len(offsets.shape) != 1 or offsets.shape[0] < 1:
+        expected = "1-D, with one border more than there are pieces"
+        raise InvalidProblem(op, "offsets", expected, f"shape {offsets.shape}")
+    return offsets.shape[0] - 1
 
 
 def option(op: str, argument: str, value: Any, kind: type[E]) -> E:

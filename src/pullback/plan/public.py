@@ -44,6 +44,7 @@ RETURNS = {
     "Pair": "tuple[Array, Array]",
     "Several": "tuple[Array, ...]",
     "OneOrTwo": "Array | tuple[Array, Array]",
+    "AndInitial": "Array | tuple[Array, Array]",
 }
 SECOND = ("return_indices", "return_probabilities", "sparse")
 
@@ -92,7 +93,7 @@ def face_of(function: Any) -> FunctionType:
 
 def _annotations(function: Any) -> dict[str, Any]:
     """Types of arguments and results as callers see them: a body takes views and returns a call."""
-    names = {"Array": Array, "Tensor": Array, "Indices": Array | Any}
+    names = {"Array": Array, "Tensor": Array, "Indices": Array | Any, "Number": float}
     written = {**function.body.__annotations__, "return": RETURNS[function.returns]}
     if any(name in written for name in SECOND):
         written["return"] += f" | {RETURNS['Pair']}"

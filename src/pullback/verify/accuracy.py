@@ -125,10 +125,12 @@ class Bound:
 
 
 BOUNDS: dict[str, Bound] = {
-    "cumsum": Bound(1, terms("x")),
+    "cumsum": Bound(1, terms("x", "initial")),
     "cumsum_backward": Bound(1, terms("dy")),
-    "cumprod": Bound(4, factors=("x",)),
-    "cumprod_backward": Bound(4, terms("dy", "x", "y"), factors=("dy", "x", "y")),
+    "cumprod": Bound(4, factors=("x", "initial")),
+    "cumprod_backward": Bound(
+        4, terms("dy", "x", "y", "initial"), factors=("dy", "x", "y", "initial")
+    ),
     "cummax_backward": Bound(1, terms("dy")),
     "cummin_backward": Bound(1, terms("dy")),
     "logcumsumexp": Bound(2, one),
@@ -169,8 +171,13 @@ BOUNDS: dict[str, Bound] = {
         2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
     ),
     "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight")),
-    "linear_scan": Bound(4, terms("a", "b"), factors=("a", "b")),
-    "linear_scan_backward": Bound(4, terms("dh", "a", "h"), factors=("dh", "a", "h")),
+    "linear_scan": Bound(4, terms("a", "b", "initial"), factors=("a", "b", "initial")),
+    "discounted_sum": Bound(
+        4, terms("x", "discount", "initial"), factors=("x", "discount", "initial")
+    ),
+    "linear_scan_backward": Bound(
+        4, terms("dh", "a", "h", "initial"), factors=("dh", "a", "h", "initial")
+    ),
 }
 _DEFAULT = Bound()
 

@@ -54,8 +54,9 @@ class Group:
 
 
 GROUPS = {
-    "cases": Group(Subject.cases, every=3),
+    "cases": Group(Subject.plain_cases, every=3),
     "large": Group(Subject.large_cases, all_options=True),
+    "extended": Group(Subject.extended_cases),
     "strided": Group(Subject.large_cases, layouts=("column-major", "every other element")),
 }
 
@@ -163,7 +164,7 @@ def of_inputs() -> Table:
         found[f"inputs of {family}"] = {
             group: hashed(*(a for case in _inputs(family, group) for a in case.arrays.values()))
             for group in GROUPS
-            if not GROUPS[group].layouts
+            if not GROUPS[group].layouts and _inputs(family, group)
         }
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,44 @@ def _args_class(plan: Any) -> Any:
     return getattr(pullback, f"{plan.record.name}Args")
 
 
+def scans_each_piece_by_itself(subject: Subject, arguments: Arguments) -> None:
+    """Where a scan starts anew at borders, a piece has the bits that it has alone."""
+    offsets = arguments.get("offsets")
+    if offsets is None or "initial" not in subject.function.parameters:
+        return
+    answers, first = subject.answer(arguments), arguments[_first_tensor(subject)]
+    rank, axis = first.ndim, int(arguments.get("axis", -1))
+    if rank == 0:
+        return
+    axis %= rank
+    kept = {k: v for k, v in arguments.items() if k != "offsets"}
+    for piece, (begin, end) in enumerate(pairwise(map(int, offsets))):
+        given = {k: _part(v, axis, rank, first.shape, begin, end) for k, v in kept.items()}
+        initial = kept.get("initial")
+        if initial is not None and initial.ndim >= rank - axis:
+            at = initial.ndim - rank + axis
+            own = piece if initial.shape[at] > 1 else 0
+            given["initial"] = np.take(initial, min(own, initial.shape[at] - 1), axis=at)
+        alone = subject.answer(given)
+        for got, want in zip(answers, alone, strict=True):
+            if got.shape != first.shape:
+                continue  # the gradient of what was broadcast
+            part = got[(slice(None),) * axis + (slice(begin, end),)]
+            if not _is_float(part):
+                want = np.where(want < 0, want, want + begin)
+            _expect(same_bits(part, want), subject, f"piece {piece} has other bits alone")
+
+
+def _part(value: Any, axis: int, rank: int, shape: tuple[int, ...], begin: int, end: int) -> Any:
+    """What a piece has of an array of the scanned shape, or of one that broadcasts to it."""
+    if not _is_array(value) or value.ndim < rank - axis or value.dtype.kind in "iu":
+        return value
+    at = value.ndim - rank + axis
+    if value.shape[at] != shape[axis]:
+        return value
+    return value[(slice(None),) * at + (slice(begin, end),)]
+
+
 # --- derivatives ----------------------------------------------------------------------------
 
 
@@ -240,6 +279,7 @@ LAWS: dict[str, Callable[[Subject, Arguments], Any]] = {
     "leaves no traces": leaves_no_traces,
     "works in place": works_in_place,
     "agrees with its plan": agrees_with_its_plan,
+    "scans each piece by itself": scans_each_piece_by_itself,
 }
 
 

@@ -117,13 +117,13 @@ class Subject:
         return self.answer({k: v for k, v in arguments.items() if k in self.function.parameters})
 
     def takes(self, case: Case) -> bool:
-        """Whether this may be a case of the function: some take offsets, and some need them; those of
-        losses have a target."""
+        """Whether this may be a case of the function: bags need offsets, scans and segments may have
+        them; those of losses have a target."""
         names = self.function.parameters
         if ("target" in case.arrays) != ("target" in names):
             return False
-        needs = "offsets" in self.function.required
-        return "offsets" in names if "offsets" in case.arrays else not needs
+        needed = "offsets" in names and "offsets" not in self.function.defaults
+        return "offsets" in names if "offsets" in case.arrays else not needed
 
     def arguments(
         self,
@@ -179,7 +179,14 @@ class Subject:
 
     def cases(self) -> tuple[Case, ...]:
         """The adversarial inputs of this function's family."""
+        return self.plain_cases() + self.extended_cases()
+
+    def plain_cases(self) -> tuple[Case, ...]:
         return _cases(self.family, "cases")
+
+    def extended_cases(self) -> tuple[Case, ...]:
+        """Those that use what only the CPU has, where the family has any."""
+        return _cases(self.family, "extended_cases")
 
     def large_cases(self) -> tuple[Case, ...]:
         """Inputs large enough to be split, in every way the family's kernels walk."""
@@ -195,8 +202,8 @@ def _segments(case: Case) -> Any:
 @cache
 def _cases(family: str, which: str) -> tuple[Case, ...]:
     """Made once for all laws, and for none to write to."""
-    make = getattr(import_module(f"pullback.ops.{family}.cases"), which)
-    found = tuple(make(np.random.default_rng(20)))
+    make = getattr(import_module(f"pullback.ops.{family}.cases"), which, None)
+    found = tuple(make(np.random.default_rng(20))) if make else ()
     for case in found:
         for array in case.arrays.values():
             array.flags.writeable = False

@@ -85,6 +85,16 @@ def _ramp(*shape: int) -> Make:
     return make
 
 
+def _pieces(n: int, mean: int) -> Make:
+    """One line, cut at random: variable-length batches."""
+
+    def make(draw: Draw, op: str) -> Arguments:
+        inner = np.sort(draw.rng.integers(0, n + 1, n // mean - 1))
+        return {"x": _plain(draw, op, n), "axis": 0, "offsets": np.array([0, *inner, n])}
+
+    return make
+
+
 _SHORT = ((104857, 10), (31775, 33))
 _TINY = ((4, 16), (8, 32), (64, 64), (256, 256), (512, 512))
 # PyTorch gives the last of equal extrema the gradient, and 16 bits leave many equal.
@@ -124,6 +134,21 @@ WORKLOADS = (
     ),
     Workload("axis 0", OPS, _x(4096, 4096, axis=0), take_columns, peers=_NO_JAX),
     Workload("middle axis", OPS, _x(64, 1024, 256, axis=1), take_rows, peers=_NO_JAX),
+    Workload("exclusive", OPS, _x(4096, 4096), take_rows, options={"exclusive": True}, peers=()),
+    Workload(
+        "initial",
+        OPS,
+        _x(4096, 4096),
+        take_rows,
+        (F32,),
+        ("forward",),
+        options={"initial": 0.5},
+        peers=(),
+    ),
+    *(
+        Workload(f"pieces of {mean}", OPS, _pieces(1 << 22, mean), peers=())
+        for mean in (8, 64, 4096)
+    ),
     *(
         Workload(f"{rows}x{columns}", OPS, _x(rows, columns), take_rows, tags=SMALL)
         for rows, columns in _TINY

@@ -9,7 +9,7 @@ from pullback.ops.recurrence.contract import (
     LinearScanPlan,
     RecurrenceKind,
 )
-from pullback.ops.recurrence.functions import linear_scan, linear_scan_backward
+from pullback.ops.recurrence.functions import discounted_sum, linear_scan, linear_scan_backward
 
 __all__ = [
     "LinearScanArgs",
@@ -19,6 +19,7 @@ __all__ = [
     "LinearScanDescriptor",
     "LinearScanPlan",
     "RecurrenceKind",
+    "discounted_sum",
     "linear_scan",
     "linear_scan_backward",
 ]

@@ -8,14 +8,14 @@ import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
+from pullback.ops.scan_cases import draw_extension, extensions
 
 
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
     b, dh, h = map(np.asarray, rng.standard_normal((3, *a.shape)))
     way = "backwards" if reverse else "forwards"
-    return Case(
-        f"{name}, {way}", {"a": a, "b": b, "dh": dh, "h": h}, {"axis": axis, "reverse": reverse}
-    )
+    arrays = {"a": a, "b": b, "dh": dh, "h": h, "x": b, "discount": a}
+    return Case(f"{name}, {way}", arrays, {"axis": axis, "reverse": reverse})
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -31,6 +31,23 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
             yield _case(rng, name, np.clip(row, -1.25, 1.25), 0, reverse)
 
 
+def extended_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Factors that broadcast; exclusive scans, initial values and pieces."""
+    for name, arrays, options in extensions(rng):
+        shape, axis = arrays.pop("shape").shape, options["axis"]
+        case = _case(rng, name, rng.uniform(-1, 1, shape), axis, options["reverse"])
+        yield Case(case.name, {**case.arrays, **arrays}, {**case.options, **options})
+    for shape, narrow in (((4, 9, 5), (5,)), ((4, 9, 5), (4, 1, 5)), ((4, 9, 5), (1, 9, 1))):
+        for a_shape in (narrow, ()):
+            case = _case(rng, f"factors of shape {a_shape}", rng.standard_normal(shape), 1, True)
+            a = np.asarray(rng.uniform(-1, 1, a_shape))
+            arrays = {**case.arrays, "a": a, "discount": a}
+            yield Case(case.name, arrays, case.options)
+            more = {"initial": rng.standard_normal((4, 1)), "offsets": np.array([0, 4, 4, 9])}
+            more["initial"] = rng.standard_normal((4, 3, 1))
+            yield Case(f"{case.name}, pieces", {**arrays, **more}, case.options)
+
+
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:
     for number, (name, shape, axis) in enumerate(large_shapes()):
         yield _case(rng, name, rng.uniform(-1, 1, shape), axis, number % 2 == 1)
@@ -39,7 +56,15 @@ def large_cases(rng: np.random.Generator) -> Iterator[Case]:
 def draw(draw: Draw, names: Collection[str]) -> Case:
     """One random problem for a function that takes these arguments."""
     shape = draw.shape()
-    arrays = {name: draw.values(name, shape) for name in ("a", "b", "dh")}
+    factors = "discount" if "discount" in names else "a"
+    arrays = {name: draw.values(name, shape) for name in ("b", "dh", "x")}
+    narrow = shape
+    if draw.chance("narrow", 0.25):
+        narrow = tuple(1 if draw.chance("one") else extent for extent in shape)
+        narrow = narrow[draw.integer("dropped", 0, len(narrow)) :]
+    arrays[factors] = draw.values(factors, narrow)
     if not draw.chance("steep", 0.1):
-        arrays["a"] = np.clip(arrays["a"], -1.25, 1.25)
-    return Case("drawn", arrays, {"axis": draw.axis(shape)}, draw.refused)
+        arrays[factors] = np.clip(arrays[factors], -1.25, 1.25)
+    axis = draw.axis(shape)
+    arrays |= draw_extension(draw, names, shape, axis)
+    return Case("drawn", arrays, {"axis": axis}, draw.refused)

@@ -7,6 +7,9 @@ the backward it is the forward's flag):
     g[j] = dh[j] + a[j+1]·g[j+1]             g[n] = 0
     da[j] = g[j]·h[j-1]                      db[j] = g[j]
 
+`a` broadcasts to the shape of `b`, and its gradient is summed back. `exclusive`, `initial` and
+`offsets` are those of the scans (contract/extension); an initial value is h[-1].
+
 The backward is a linear recurrence again, so this op is closed under differentiation. The
 derivatives of derivatives of products and log-sum-exps are made of it.
 """
@@ -18,6 +21,19 @@ from enum import Enum
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.errors import InvalidProblem
+from pullback.contract.extension import (
+    D_INITIAL,
+    FAILURES,
+    INITIAL_VALUE,
+    OFFSETS,
+    TOTAL,
+    Extension,
+    Staged,
+    arena,
+    broadcasts,
+    check_extension,
+)
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import BackendKind, OpCategory, Reproducibility
 from pullback.contract.record import (
@@ -41,12 +57,17 @@ class RecurrenceKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScanDescriptor:
-    """A linear recurrence along one axis."""
+    """A linear recurrence along one axis. `a_shape` is that of the factors, None if they have the
+    shape of the input."""
 
     input_shape: tuple[int, ...]
     scan_axis: int
     element: ElementKind
     reverse: bool = False
+    a_shape: tuple[int, ...] | None = None
+    exclusive: bool = False
+    initial_shape: tuple[int, ...] | None = None
+    num_pieces: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +80,8 @@ class LinearScanArgs:
     a: Any
     b: Any
     h: Any
+    initial: Any = None
+    offsets: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,6 +91,9 @@ class LinearScanBackwardArgs:
     h: Any
     da: Any
     db: Any
+    initial: Any = None
+    offsets: Any = None
+    d_initial: Any = None
 
 
 def _shape(desc: LinearScanDescriptor) -> tuple[int, ...]:
@@ -79,6 +105,44 @@ def _validate(desc: LinearScanDescriptor, op: str) -> None:
     check_shape(op, "input_shape", desc.input_shape)
     check_axis(op, "scan_axis", desc.scan_axis, len(desc.input_shape))
     check_flag(op, "reverse", desc.reverse)
+    if desc.a_shape is not None:
+        check_shape(op, "a", desc.a_shape)
+        if not broadcasts(desc.a_shape, desc.input_shape):
+            expected = f"of a shape that broadcasts to {desc.input_shape}"
+            raise InvalidProblem(op, "a", expected, f"shape {desc.a_shape}")
+    check_extension(op, desc)
+
+
+def _factors(desc: LinearScanDescriptor) -> tuple[int, ...]:
+    return desc.input_shape if desc.a_shape is None else desc.a_shape
+
+
+def sums_factors(desc: LinearScanDescriptor) -> tuple[str, ...]:
+    """Gradients that are summed to the shape of what was broadcast."""
+    return () if _factors(desc) == desc.input_shape else ("da",)
+
+
+STAGED = (
+    Staged("a", first=1.0),
+    Staged("b"),
+    Staged("h", results=True, written=True, over="b"),
+)
+STAGED_BACKWARD = (
+    Staged("dh", results=True, first=-0.0),
+    Staged("a", first=1.0),
+    Staged("h", results=True),
+    Staged("da", written=True),
+    Staged("db", written=True, gives=True, over="dh"),
+)
+
+
+def _workspace(desc: LinearScanDescriptor) -> int:
+    return arena(Extension.of(desc), STAGED, desc.element.itemsize)[TOTAL]
+
+
+def _workspace_backward(desc: LinearScanDescriptor) -> int:
+    size, summed = desc.element.itemsize, sums_factors(desc)
+    return arena(Extension.of(desc), STAGED_BACKWARD, size, summed=summed)[TOTAL]
 
 
 def _guarantee(desc: LinearScanDescriptor) -> PrecisionGuarantee:
@@ -89,15 +153,35 @@ def _kind(_: LinearScanDescriptor) -> RecurrenceKind:
     return RecurrenceKind.LINEAR_SCAN
 
 
-def _reference(desc: LinearScanDescriptor, a: Any, b: Any, h: Any) -> dict[str, Any]:
-    return {"h": oracle.linear_scan(a, b, desc.scan_axis, reverse=desc.reverse)}
+def _options(desc: LinearScanDescriptor, initial: Any, offsets: Any) -> dict[str, Any]:
+    return {
+        "axis": desc.scan_axis,
+        "reverse": desc.reverse,
+        "exclusive": desc.exclusive,
+        "initial": initial,
+        "offsets": offsets,
+    }
+
+
+def _reference(
+    desc: LinearScanDescriptor, a: Any, b: Any, h: Any, initial: Any = None, offsets: Any = None
+) -> dict[str, Any]:
+    return {"h": oracle.linear_scan(a, b, **_options(desc, initial, offsets))}
 
 
 def _reference_backward(
-    desc: LinearScanDescriptor, dh: Any, a: Any, h: Any, da: Any, db: Any
+    desc: LinearScanDescriptor,
+    dh: Any,
+    a: Any,
+    h: Any,
+    da: Any,
+    db: Any,
+    initial: Any = None,
+    offsets: Any = None,
+    d_initial: Any = None,
 ) -> dict[str, Any]:
-    grads = oracle.linear_scan_backward(dh, a, h, desc.scan_axis, reverse=desc.reverse)
-    return dict(zip(("da", "db"), grads, strict=True))
+    grads = oracle.linear_scan_backward(dh, a, h, **_options(desc, initial, offsets))
+    return dict(zip(("da", "db", "d_initial"), grads, strict=False))
 
 
 class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
@@ -109,9 +193,11 @@ class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
         direction="forward",
         descriptor=LinearScanDescriptor,
         slots=(
-            Slot("a", _shape),
+            Slot("a", _factors),
             Slot("b", _shape),
             Slot("h", _shape, Role.OUT, in_place_of=("a", "b")),
+            INITIAL_VALUE,
+            OFFSETS,
         ),
         kind=_kind,
         op=lambda _: "linear_scan",
@@ -121,6 +207,8 @@ class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
             BackendKind.NUMBA: "pullback.ops.recurrence.cpu:forward",
             BackendKind.TRITON: "pullback.ops.recurrence.gpu:forward",
         },
+        workspace=_workspace,
+        failures=FAILURES,
         reference=_reference,
     )
 
@@ -135,10 +223,13 @@ class LinearScanBackwardPlan(Plan[LinearScanBackwardDescriptor, LinearScanBackwa
         descriptor=LinearScanBackwardDescriptor,
         slots=(
             Slot("dh", _shape),
-            Slot("a", _shape),
+            Slot("a", _factors),
             Slot("h", _shape),
-            Slot("da", _shape, Role.OUT, in_place_of=("dh", "a", "h")),
+            Slot("da", _factors, Role.OUT, in_place_of=("dh", "a", "h")),
             Slot("db", _shape, Role.OUT, in_place_of=("dh", "a", "h")),
+            INITIAL_VALUE,
+            OFFSETS,
+            D_INITIAL,
         ),
         kind=_kind,
         op=lambda _: "linear_scan_backward",
@@ -148,5 +239,7 @@ class LinearScanBackwardPlan(Plan[LinearScanBackwardDescriptor, LinearScanBackwa
             BackendKind.NUMBA: "pullback.ops.recurrence.cpu:backward",
             BackendKind.TRITON: "pullback.ops.recurrence.gpu:backward",
         },
+        workspace=_workspace_backward,
+        failures=FAILURES,
         reference=_reference_backward,
     )

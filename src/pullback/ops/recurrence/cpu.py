@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.contract.extension import Extension
 from pullback.cpu.blocks import both
 from pullback.cpu.emit import inlined
+from pullback.cpu.extended_program import Strided, extended_program, widened, with_slots
 from pullback.cpu.memory import filled_wide
 from pullback.cpu.numerics import has_nan, one_nan_each, times
 from pullback.cpu.program import Program
@@ -18,6 +20,7 @@ from pullback.cpu.scan_program import scan_program
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import any_lane, fma, like, select
 from pullback.cpu.walks import Walks
+from pullback.ops.recurrence.contract import STAGED, STAGED_BACKWARD, sums_factors
 
 
 @inlined
@@ -191,9 +194,44 @@ BACKWARD = Walks(
 )
 
 
-def forward(desc: Any, a: Any, b: Any, h: Any) -> Program:
+def _forward(desc: Any, a: Any, b: Any, h: Any) -> Program:
     return scan_program(FORWARD, desc, (a, b, h))
 
 
-def backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> Program:
+def _backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> Program:
     return scan_program(BACKWARD, desc, (dh, a, h, da, db), against=True)
+
+
+def forward(desc: Any, a: Any, b: Any, h: Any, initial: Any, offsets: Any) -> Program:
+    if Extension.of(desc).is_plain:
+        factors = Strided(widened(a, desc.input_shape))
+        return with_slots(_forward(desc, factors, b, h), 3, 5)
+    tensors = list(zip(STAGED, (a, b, h), strict=True))
+    return extended_program(desc, _forward, tensors, initial, offsets)
+
+
+def backward(
+    desc: Any,
+    dh: Any,
+    a: Any,
+    h: Any,
+    da: Any,
+    db: Any,
+    initial: Any,
+    offsets: Any,
+    d_initial: Any,
+) -> Program:
+    summed = sums_factors(desc)
+    if Extension.of(desc).is_plain and not summed:
+        return with_slots(_backward(desc, dh, a, h, da, db), 5, 8)
+    tensors = list(zip(STAGED_BACKWARD, (dh, a, h, da, db), strict=True))
+    return extended_program(
+        desc,
+        _backward,
+        tensors,
+        initial,
+        offsets,
+        d_initial,
+        back=not desc.reverse,
+        summed=summed,
+    )

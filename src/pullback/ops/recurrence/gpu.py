@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.contract.errors import Unsupported
+from pullback.contract.extension import check_not_extended
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import Reproducibility
 from pullback.gpu.program import EMPTY, GpuProgram, Layout, operands
@@ -47,7 +49,7 @@ def _sweeps(build: Builder, kernel: Any, tensors: dict[str, Any], reads: int, pa
     build.add(kernel, grid, passes, {**shared, **start, **_NO_TOTAL})
 
 
-def _forward(desc: Any, a: Any, b: Any, h: Any) -> GpuProgram:
+def _forward(desc: Any, a: Any, b: Any, h: Any, *_: None) -> GpuProgram:
     build, tensors = _begin(desc, {"a": a, "b": b, "h": h}, False)
     if not build.cut.rows * build.cut.extent:
         return EMPTY
@@ -55,7 +57,7 @@ def _forward(desc: Any, a: Any, b: Any, h: Any) -> GpuProgram:
     return GpuProgram(tuple(build.steps))
 
 
-def _backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> GpuProgram:
+def _backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any, *_: None) -> GpuProgram:
     views = {"dh": dh, "a": a, "h": h, "da": da, "db": db}
     build, tensors = _begin(desc, views, True)
     if not build.cut.rows * build.cut.extent:
@@ -69,6 +71,10 @@ def _backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> GpuProgra
 
 
 def _guarantee(desc: Any) -> PrecisionGuarantee:
+    check_not_extended("linear_scan", desc, "a GPU")
+    if desc.a_shape is not None:
+        expected = f"of shape {desc.input_shape} on a GPU; on the CPU it may broadcast"
+        raise Unsupported("linear_scan", "a", expected, f"shape {desc.a_shape}")
     return guarantee(desc.element.accumulator, Reproducibility.RUN_TO_RUN)
 
 

@@ -1,19 +1,12 @@
-"""Derivatives of the scans. With `linear_scan` they are closed: every order is again linear."""
+"""Derivatives of the scans. With `linear_scan` they are closed: every order is again linear.
+
+S[j] is what was scanned before step j (ops/scan_calculus)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.ops.calculus import (
-    Array,
-    Arrays,
-    Calculus,
-    Options,
-    Tangents,
-    following,
-    linear,
-    previous,
-)
+from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents
 from pullback.ops.recurrence.functions import linear_scan
 from pullback.ops.scan.functions import (
     cummax,
@@ -27,32 +20,118 @@ from pullback.ops.scan.functions import (
     logcumsumexp,
     logcumsumexp_backward,
 )
+from pullback.ops.scan_calculus import Order, batch, order_of
 
 INF = float("inf")
+
+
+def _named(gradients: Any, initial: Array | None) -> Tangents:
+    """Gradients by argument, of what a backward returned."""
+    return (
+        {"x": gradients} if initial is None else dict(zip(("x", "initial"), gradients, strict=True))
+    )
+
+
+def _with(options: Options, initial: Any, offsets: Any) -> Options:
+    return {**options, "initial": initial, "offsets": offsets}
+
+
+# --- cumsum -------------------------------------------------------------------------------------
+
+
+def _cumsum_pull(
+    xp: Arrays, g: Array, *, initial: Array | None, offsets: Array | None, options: Options
+) -> Tangents:
+    return _named(cumsum_backward(g, **_with(options, initial, offsets)), initial)
+
+
+def _cumsum_push(xp: Arrays, t: Tangents, *, offsets: Array | None, options: Options) -> Array:
+    return cumsum(t["x"], **_with(options, t.get("initial"), offsets))
+
+
+def _cumsum_backward(
+    xp: Arrays,
+    *,
+    dy: Array,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    initial: Array | None,
+    offsets: Array | None,
+) -> Array | tuple[Array, Array]:
+    dx = cumsum(dy, axis, reverse=not reverse, exclusive=exclusive, offsets=offsets)
+    if initial is None:
+        return dx
+    order = Order(xp, dy, axis, reverse, exclusive, initial, offsets)
+    return dx, order.d_initial(dx + dy if exclusive else dx)
+
+
+# --- what cumprod and logcumsumexp share ----------------------------------------------------------
+
+# S[j+1] = decay[j]·S[j] + share[j]·(what is new) for tangents, so gradients go back by decays.
+
+
+def _scanned_back(
+    order: Order, decay: Array, share: Array, dy: Array
+) -> Array | tuple[Array, Array]:
+    """dx[j] = share[j]·R[j], R the gradient of S[j+1]; and that of S[0]."""
+    options: Options = {"reverse": not order.reverse, "offsets": order.offsets}
+    if order.exclusive:
+        r = linear_scan(decay, dy, order.axis, exclusive=True, **options)
+    else:
+        r = linear_scan(order.after(decay, 0.0), dy, order.axis, **options)
+    dx = share * r
+    if order.initial is None:
+        return dx
+    first = decay * r
+    return dx, order.d_initial(first + dy if order.exclusive else first)
 
 
 # --- cumprod ------------------------------------------------------------------------------------
 
 
-def _cumprod_pull(xp: Arrays, g: Array, *, x: Array, result: Array, options: Options) -> Tangents:
-    return {"x": cumprod_backward(g, x, result, **options)}
+def _cumprod_pull(
+    xp: Arrays,
+    g: Array,
+    *,
+    x: Array,
+    initial: Array | None,
+    offsets: Array | None,
+    result: Array,
+    options: Options,
+) -> Tangents:
+    found = cumprod_backward(g, x, result, **_with(options, initial, offsets))
+    return _named(found, initial)
 
 
 def _cumprod_push(
-    xp: Arrays, t: Tangents, *, x: Array, result: Array, axis: int, reverse: bool
+    xp: Arrays,
+    t: Tangents,
+    *,
+    x: Array,
+    initial: Array | None,
+    offsets: Array | None,
+    result: Array,
+    options: Options,
 ) -> Array:
-    """t_y[j] = x[j]·t_y[j-1] + y[j-1]·t_x[j]."""
-    before = previous(xp, result, axis, reverse, 1.0)
-    return linear_scan(x, before * t["x"], axis, reverse=reverse)
+    """t_S[j+1] = x[j]·t_S[j] + S[j]·t_x[j]."""
+    before = order_of(xp, x, options, initial, offsets).entering(result, 1.0)
+    return linear_scan(x, before * t["x"], **_with(options, t.get("initial"), offsets))
 
 
 def _cumprod_backward(
-    xp: Arrays, *, dy: Array, x: Array, y: Array | None, axis: int, reverse: bool
-) -> Array:
-    y = cumprod(x, axis, reverse=reverse) if y is None else y
-    later = following(xp, x, axis, reverse, 0.0)
-    before = previous(xp, y, axis, reverse, 1.0)
-    return before * linear_scan(later, dy, axis, reverse=not reverse)
+    xp: Arrays,
+    *,
+    dy: Array,
+    x: Array,
+    y: Array | None,
+    initial: Array | None,
+    offsets: Array | None,
+    options: Options,
+) -> Array | tuple[Array, Array]:
+    y = cumprod(x, **_with(options, initial, offsets)) if y is None else y
+    order = order_of(xp, x, options, initial, offsets)
+    return _scanned_back(order, x, order.entering(y, 1.0), dy)
 
 
 # --- logcumsumexp -------------------------------------------------------------------------------
@@ -66,34 +145,61 @@ def _ratio(xp: Arrays, a: Array, b: Array) -> Array:
     return xp.where(usual, ratio, xp.where(a == INF, 1.0, xp.full_like(ratio, 0.0)))
 
 
-def _shares(xp: Arrays, x: Array, y: Array, axis: int, reverse: bool) -> tuple[Array, Array]:
-    """Of y[j], what is the new element's and what the sum's: exp(x[j]-y[j]), exp(y[j-1]-y[j])."""
-    before = previous(xp, y, axis, reverse, -INF)
+def _shares(xp: Arrays, order: Order, x: Array, y: Array) -> tuple[Array, Array]:
+    """Of S[j+1], what is the new element's and what the sum's: exp(x[j]-S[j+1]) and
+    exp(S[j]-S[j+1])."""
+    before, now = order.entering(y, -INF), y
+    if order.exclusive:
+        options: Options = {"reverse": order.reverse, "initial": order.initial}
+        now = logcumsumexp(x, order.axis, offsets=order.offsets, **options)
     # Infinities tie: the first one outweighs all, later ones included.
-    return xp.where(before == INF, 0.0, _ratio(xp, x, y)), _ratio(xp, before, y)
+    return xp.where(before == INF, 0.0, _ratio(xp, x, now)), _ratio(xp, before, now)
 
 
 def _logcumsumexp_pull(
-    xp: Arrays, g: Array, *, x: Array, result: Array, options: Options
+    xp: Arrays,
+    g: Array,
+    *,
+    x: Array,
+    initial: Array | None,
+    offsets: Array | None,
+    result: Array,
+    options: Options,
 ) -> Tangents:
-    return {"x": logcumsumexp_backward(g, x, result, **options)}
+    found = logcumsumexp_backward(g, x, result, **_with(options, initial, offsets))
+    return _named(found, initial)
 
 
 def _logcumsumexp_push(
-    xp: Arrays, t: Tangents, *, x: Array, result: Array, axis: int, reverse: bool
+    xp: Arrays,
+    t: Tangents,
+    *,
+    x: Array,
+    initial: Array | None,
+    offsets: Array | None,
+    result: Array,
+    options: Options,
 ) -> Array:
-    """t_y[j] = exp(y[j-1]-y[j])·t_y[j-1] + exp(x[j]-y[j])·t_x[j]."""
-    share, decay = _shares(xp, x, result, axis, reverse)
-    return linear_scan(decay, share * t["x"], axis, reverse=reverse)
+    """t_S[j+1] = exp(S[j]-S[j+1])·t_S[j] + exp(x[j]-S[j+1])·t_x[j]."""
+    order = order_of(xp, x, options, initial, offsets)
+    share, decay = _shares(xp, order, x, result)
+    return linear_scan(decay, share * t["x"], **_with(options, t.get("initial"), offsets))
 
 
 def _logcumsumexp_backward(
-    xp: Arrays, *, dy: Array, x: Array, y: Array | None, axis: int, reverse: bool
-) -> Array:
-    y = logcumsumexp(x, axis, reverse=reverse) if y is None else y
-    share, decay = _shares(xp, x, y, axis, reverse)
-    later = following(xp, decay, axis, reverse, 0.0)
-    return share * linear_scan(later, dy, axis, reverse=not reverse)
+    xp: Arrays,
+    *,
+    dy: Array,
+    x: Array,
+    y: Array | None,
+    initial: Array | None,
+    offsets: Array | None,
+    options: Options,
+) -> Array | tuple[Array, Array]:
+    y = logcumsumexp(x, **_with(options, initial, offsets)) if y is None else y
+    order = order_of(xp, x, options, initial, offsets)
+    share, decay = _shares(xp, order, x, y)
+    return _scanned_back(order, decay, share, dy)
 
 
 # --- cummax and cummin --------------------------------------------------------------------------
@@ -102,40 +208,77 @@ def _logcumsumexp_backward(
 def _extremum(forward: Any, backward: Any) -> dict[str, Calculus]:
     """Which element holds the extremum is a choice, and has no derivative."""
 
-    def held(xp: Arrays, values: Array, x: Array, options: Options) -> Array:
-        if not x.shape:
-            return values
-        _, holders = forward(xp.constant(x), **{**options, "return_indices": True})
-        return xp.take_along_axis(values, holders, options["axis"])
+    def holders(
+        xp: Arrays, x: Array, initial: Array | None, offsets: Array | None, options: Options
+    ) -> Array:
+        fixed = None if initial is None else xp.constant(initial)
+        chosen = {**_with(options, fixed, offsets), "return_indices": True}
+        return forward(xp.constant(x), **chosen)[1]
 
-    def spread(xp: Arrays, dy: Array, x: Array, options: Options) -> Array:
-        options = {name: options[name] for name in ("axis", "reverse", "ties")}
-        return backward(dy, xp.constant(x), **options)
+    def pull(
+        xp: Arrays,
+        g: Array,
+        *,
+        x: Array,
+        initial: Array | None,
+        offsets: Array | None,
+        options: Options,
+    ) -> Tangents:
+        chosen = {name: v for name, v in options.items() if name != "return_indices"}
+        fixed = None if initial is None else xp.constant(initial)
+        return _named(backward(g, xp.constant(x), **_with(chosen, fixed, offsets)), initial)
 
-    def pull(xp: Arrays, g: Array, *, x: Array, options: Options) -> Tangents:
-        return {"x": spread(xp, g, x, options)}
+    def push(
+        xp: Arrays,
+        t: Tangents,
+        *,
+        x: Array,
+        initial: Array | None,
+        offsets: Array | None,
+        options: Options,
+    ) -> Array:
+        """The change of each result is that of the element that holds it."""
+        at = holders(xp, x, initial, offsets, options)
+        values, others = t["x"], 0.0
+        if x.shape:
+            values = xp.take_along_axis(values, xp.where(at < 0, 0, at), options["axis"])
+        if initial is not None:
+            others = order_of(xp, x, options, initial, offsets).of_pieces(t["initial"])
+        return xp.where(at < 0, others, values)
 
-    def push(xp: Arrays, t: Tangents, *, x: Array, options: Options) -> Array:
-        return held(xp, t["x"], x, options)
-
-    def backward_pull(xp: Arrays, g: Array, *, x: Array, options: Options) -> Tangents:
-        return {"dy": held(xp, g, x, options)}
-
-    def backward_push(xp: Arrays, t: Tangents, *, x: Array, options: Options) -> Array:
-        return spread(xp, t["dy"], x, options)
+    def composed(
+        xp: Arrays,
+        *,
+        dy: Array,
+        x: Array,
+        initial: Array | None,
+        offsets: Array | None,
+        options: Options,
+    ) -> Array | tuple[Array, Array]:
+        """Each gradient goes to the element that holds the result, or to the initial value."""
+        at = holders(xp, x, initial, offsets, options)
+        own = xp.where(at < 0, 0.0, dy)
+        dx = xp.add_along_axis(own, xp.where(at < 0, 0, at), options["axis"]) if x.shape else own
+        if initial is None:
+            return dx
+        order = order_of(xp, dy, options, initial, offsets)
+        rest = xp.where(at < 0, dy, 0.0)
+        sums = cumsum(rest, options["axis"], reverse=not options["reverse"], offsets=offsets)
+        return dx, order.d_initial(sums)
 
     return {
-        forward.name: Calculus(pull, push),
-        backward.name: Calculus(backward_pull, backward_push),
+        forward.name: Calculus(pull, push, batch=batch),
+        backward.name: Calculus(composed=composed, batch=batch),
     }
 
 
 CALCULUS = {
-    **linear(cumsum, cumsum_backward, "x", "dy"),
-    "cumprod": Calculus(_cumprod_pull, _cumprod_push),
-    "cumprod_backward": Calculus(composed=_cumprod_backward),
-    "logcumsumexp": Calculus(_logcumsumexp_pull, _logcumsumexp_push),
-    "logcumsumexp_backward": Calculus(composed=_logcumsumexp_backward),
+    "cumsum": Calculus(_cumsum_pull, _cumsum_push, batch=batch),
+    "cumsum_backward": Calculus(composed=_cumsum_backward, batch=batch),
+    "cumprod": Calculus(_cumprod_pull, _cumprod_push, batch=batch),
+    "cumprod_backward": Calculus(composed=_cumprod_backward, batch=batch),
+    "logcumsumexp": Calculus(_logcumsumexp_pull, _logcumsumexp_push, batch=batch),
+    "logcumsumexp_backward": Calculus(composed=_logcumsumexp_backward, batch=batch),
     **_extremum(cummax, cummax_backward),
     **_extremum(cummin, cummin_backward),
 }

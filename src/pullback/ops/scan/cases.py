@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
+from pullback.ops.scan_cases import draw_extension, extensions
 
 
 def _case(rng: np.random.Generator, name: str, x: Array, axis: int, reverse: bool) -> Case:
@@ -58,6 +59,19 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield _case(rng, f"wide range, axis {axis}", x, axis, bool(axis))
 
 
+def extended_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Exclusive scans, initial values and pieces, in every combination."""
+    for number, (name, arrays, options) in enumerate(extensions(rng)):
+        shape, axis = arrays.pop("shape").shape, options["axis"]
+        x = rng.standard_normal(shape)
+        if number % 3 == 0:  # ties, zeros, and what special values do to the pieces after them
+            x = rng.integers(-2, 3, shape).astype(np.float64)
+        if number % 3 == 1 and x.size:
+            x[rng.random(shape) < 0.05] = rng.choice([np.inf, -np.inf, np.nan, 0.0, 1e30])
+        case = _case(rng, name, x, axis, options["reverse"])
+        yield Case(case.name, {**case.arrays, **arrays}, {**case.options, **options})
+
+
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:
     for number, (name, shape, axis) in enumerate(large_shapes()):
         x = rng.standard_normal(shape)
@@ -73,6 +87,7 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
         name: draw.values(name, shape) for name in ("x", "dy") if name in names or name == "x"
     }
     options: dict[str, Any] = {"axis": draw.axis(shape)}
+    arrays |= draw_extension(draw, names, shape, options["axis"])
     if "ties" in names:
         options["ties"] = draw.pick("ties", ("first", "last", "split"), (10, 10, 1))
         draw.refuse("Unsupported", when=options["ties"] == "split")

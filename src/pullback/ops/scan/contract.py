@@ -12,6 +12,9 @@ forward's flag. In the order of the scan, for an axis of n elements:
     logcumsumexp  y[j] = log(e^x[0] + … + e^x[j])
                   dx[j] = e^(x[j]-y[j])·S[j],  S[j] = dy[j] + e^(y[j]-y[j+1])·S[j+1]
 
+`exclusive` gives what was scanned before each element, `initial` is scanned before the first, and
+`offsets` are borders at which the scan starts anew (contract/extension).
+
 No backward divides, and all are linear. NaN wins an extremum and stays; NaNs tie with each other,
 as do zeros of either sign, and the value written is the winner's own bits.
 """
@@ -19,10 +22,22 @@ as do zeros of either sign, and the value written is the winner's own bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import Unsupported
+from pullback.contract.extension import (
+    D_INITIAL,
+    FAILURES,
+    INITIAL_VALUE,
+    OFFSETS,
+    TOTAL,
+    Extension,
+    Staged,
+    arena,
+    check_extension,
+)
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import (
     BackendKind,
@@ -52,7 +67,9 @@ NEEDS_Y = (ScanKind.CUMPROD, ScanKind.LOG_CUMSUM_EXP)
 
 @dataclass(frozen=True, kw_only=True)
 class ScanDescriptor:
-    """A forward scan. `ties` decides which of equal extrema cummax and cummin report."""
+    """A forward scan. `ties` decides which of equal extrema cummax and cummin report. An initial
+    value has `initial_shape`, which broadcasts to the input's without the axis, or, where offsets
+    are given, with `num_pieces` in place of the axis; there is one offset more than pieces."""
 
     kind: ScanKind
     input_shape: tuple[int, ...]
@@ -60,6 +77,9 @@ class ScanDescriptor:
     element: ElementKind
     reverse: bool = False
     ties: TieRule = TieRule.FIRST
+    exclusive: bool = False
+    initial_shape: tuple[int, ...] | None = None
+    num_pieces: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +94,23 @@ class ScanArgs:
     x: Any
     y: Any
     indices: Any = None
+    initial: Any = None
+    offsets: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
 class ScanBackwardArgs:
     """cumsum needs neither `x` nor `y`; cummax and cummin need `x`; cumprod and logcumsumexp need
-    both, but in f16 and bf16 the saved `y` is too coarse: it is recomputed from `x` and ignored."""
+    both, but in f16 and bf16 the saved `y` is too coarse: it is recomputed from `x` and ignored.
+    `d_initial` is written where the descriptor has an initial value."""
 
     dy: Any
     dx: Any
     x: Any = None
     y: Any = None
+    initial: Any = None
+    offsets: Any = None
+    d_initial: Any = None
 
 
 def _op(desc: ScanDescriptor) -> str:
@@ -104,6 +130,7 @@ def _validate(desc: ScanDescriptor, op: str) -> None:
     check_option(op, "ties", desc.ties, TieRule)
     if desc.ties is TieRule.SPLIT:
         raise Unsupported(op, "ties", "FIRST or LAST", "SPLIT")
+    check_extension(op, desc)
 
 
 def _validate_forward(desc: ScanDescriptor) -> None:
@@ -146,14 +173,74 @@ ACCUMULATORS = {
 }
 
 
-def _workspace_backward(desc: ScanDescriptor) -> int:
+# What is written for a result that nothing was scanned for.
+IDENTITY = {
+    ScanKind.CUMSUM: 0.0,
+    ScanKind.CUMPROD: 1.0,
+    ScanKind.CUMMAX: -inf,
+    ScanKind.CUMMIN: inf,
+    ScanKind.LOG_CUMSUM_EXP: -inf,
+}
+
+
+def staged(desc: ScanDescriptor) -> tuple[Staged, ...]:
+    """The tensors of an extended scan."""
+    identity = IDENTITY[desc.kind]
+    return (
+        Staged("x"),
+        Staged("y", results=True, written=True, end=identity, over="x"),
+        Staged("indices", results=True, written=True, index=True),
+    )
+
+
+def staged_backward(desc: ScanDescriptor) -> tuple[Staged, ...]:
+    return (
+        Staged("dy", results=True, first=-0.0),
+        Staged("dx", written=True, gives=True, over="dy"),
+        Staged("x"),
+        Staged("y", results=True),
+    )
+
+
+def recomputed_bytes(desc: ScanDescriptor) -> int:
+    """Of the workspace, for a y that is not kept."""
     if desc.kind not in NEEDS_Y or keeps_y(desc):
         return 0
-    return carried_bytes(desc.input_shape, desc.scan_axis)
+    return carried_bytes(Extension.of(desc))
 
 
-def _reference(desc: ScanDescriptor, x: Any, y: Any, indices: Any = None) -> dict[str, Any]:
-    options: dict[str, Any] = {"axis": desc.scan_axis, "reverse": desc.reverse}
+def _workspace(desc: ScanDescriptor) -> int:
+    extension, tensors = Extension.of(desc), staged(desc)
+    used = tensors if desc.kind in EXTREMA else tensors[:2]
+    return arena(extension, used, desc.element.itemsize)[TOTAL]
+
+
+def _workspace_backward(desc: ScanDescriptor) -> int:
+    extension, inner = Extension.of(desc), recomputed_bytes(desc)
+    if extension.is_plain:
+        return inner
+    return arena(extension, staged_backward(desc), desc.element.itemsize, inner)[TOTAL]
+
+
+def _options(desc: ScanDescriptor, initial: Any, offsets: Any) -> dict[str, Any]:
+    return {
+        "axis": desc.scan_axis,
+        "reverse": desc.reverse,
+        "exclusive": desc.exclusive,
+        "initial": initial,
+        "offsets": offsets,
+    }
+
+
+def _reference(
+    desc: ScanDescriptor,
+    x: Any,
+    y: Any,
+    indices: Any = None,
+    initial: Any = None,
+    offsets: Any = None,
+) -> dict[str, Any]:
+    options = _options(desc, initial, offsets)
     if desc.kind not in EXTREMA:
         return {"y": getattr(oracle, desc.kind.value)(x, **options)}
     options.update(ties=desc.ties.value, return_indices=True)
@@ -162,13 +249,23 @@ def _reference(desc: ScanDescriptor, x: Any, y: Any, indices: Any = None) -> dic
 
 
 def _reference_backward(
-    desc: ScanDescriptor, dy: Any, dx: Any, x: Any = None, y: Any = None
+    desc: ScanDescriptor,
+    dy: Any,
+    dx: Any,
+    x: Any = None,
+    y: Any = None,
+    initial: Any = None,
+    offsets: Any = None,
+    d_initial: Any = None,
 ) -> dict[str, Any]:
-    options: dict[str, Any] = {"axis": desc.scan_axis, "reverse": desc.reverse}
+    options = _options(desc, initial, offsets)
     saved = [array for array, kinds in ((x, NEEDS_X), (y, NEEDS_Y)) if desc.kind in kinds]
     if desc.kind in EXTREMA:
         options["ties"] = desc.ties.value
-    return {"dx": getattr(oracle, _op_backward(desc))(dy, *saved, **options)}
+    found = getattr(oracle, _op_backward(desc))(dy, *saved, **options)
+    return (
+        dict(zip(("dx", "d_initial"), found, strict=True)) if initial is not None else {"dx": found}
+    )
 
 
 class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
@@ -190,6 +287,8 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
                 needed=lambda _: False,
                 used=lambda desc: desc.kind in EXTREMA,
             ),
+            INITIAL_VALUE,
+            OFFSETS,
         ),
         kind=lambda desc: desc.kind,
         op=_op,
@@ -199,6 +298,8 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
             BackendKind.NUMBA: "pullback.ops.scan.cpu:forward",
             BackendKind.TRITON: "pullback.ops.scan.gpu:forward",
         },
+        workspace=_workspace,
+        failures=FAILURES,
         reference=_reference,
     )
 
@@ -228,6 +329,9 @@ class ScanBackwardPlan(Plan[ScanBackwardDescriptor, ScanBackwardArgs]):
                 used=keeps_y,
                 why_needed="the saved forward output",
             ),
+            INITIAL_VALUE,
+            OFFSETS,
+            D_INITIAL,
         ),
         kind=lambda desc: desc.kind,
         op=_op_backward,
@@ -238,5 +342,6 @@ class ScanBackwardPlan(Plan[ScanBackwardDescriptor, ScanBackwardArgs]):
             BackendKind.TRITON: "pullback.ops.scan.gpu:backward",
         },
         workspace=_workspace_backward,
+        failures=FAILURES,
         reference=_reference_backward,
     )

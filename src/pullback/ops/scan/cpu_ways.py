@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -169,6 +170,8 @@ def _short(loops: AxisLoops, way: Way) -> int:
 
 
 def _program(desc: Any, views: list[Any], way: Way) -> Program:
+    if desc.num_pieces is not None:
+        import_module("pullback.ops.scan.cpu_pieces")  # its kernels register themselves
     present = next(v for v in views if v is not None)
     strides = [(v or present).strides for v in views]
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
@@ -186,7 +189,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
     elif loops.columns:
         columns, strip = loops.rest.extents[-1], way.strip(desc.element)
         items = lines // columns * -(-columns // strip) if n and columns else 0
-    elif way.chained and 0 < lines < FEW_LINES and n >= LONG:
+    elif way.chained and desc.num_pieces is None and 0 < lines < FEW_LINES and n >= LONG:
         kernel = way.chained
         items, strip, links = lines * -(-n // way.chunk), lines, lines * way.links
     tensors = sum(v is not None for v in views)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pullback.contract.kinds import ScanKind, TieRule
 from pullback.contract.record import check_flag
 from pullback.ops.scan.contract import (
@@ -10,28 +12,43 @@ from pullback.ops.scan.contract import (
     ScanDescriptor,
     ScanPlan,
 )
-from pullback.plan.function import Call, Function, Tensor, axis_of, option
+from pullback.plan.function import (
+    AndInitial,
+    Call,
+    Function,
+    Indices,
+    Number,
+    Tensor,
+    axis_of,
+    option,
+    pieces_of,
+)
 
 
 def _forward(
     op: str,
     x: Tensor,
     axis: int,
-    reverse: bool,
     ties: str | TieRule = "first",
     indices: bool = False,
+    *,
+    initial: Any,
+    offsets: Any,
+    **options: bool,
 ) -> Call:
-    kind = ScanKind(op)
     check_flag(op, "return_indices", indices)
     desc = ScanDescriptor(
-        kind=kind,
+        kind=ScanKind(op),
         input_shape=x.shape,
         scan_axis=axis_of(op, axis, len(x.shape)),
         element=x.element,
-        reverse=reverse,
         ties=option(op, "ties", ties, TieRule),
+        initial_shape=None if initial is None else initial.shape,
+        num_pieces=pieces_of(op, offsets),
+        **options,
     )
-    return Call(ScanPlan, desc, {"x": x}, ("y", "indices") if indices else ("y",))
+    tensors = {"x": x, "initial": initial, "offsets": offsets}
+    return Call(ScanPlan, desc, tensors, ("y", "indices") if indices else ("y",))
 
 
 def _backward(
@@ -40,8 +57,11 @@ def _backward(
     x: Tensor | None,
     y: Tensor | None,
     axis: int,
-    reverse: bool,
     ties: str | TieRule = "first",
+    *,
+    initial: Any,
+    offsets: Any,
+    **options: bool,
 ) -> Call:
     op = f"{kind.value}_backward"
     desc = ScanBackwardDescriptor(
@@ -49,15 +69,35 @@ def _backward(
         input_shape=dy.shape,
         scan_axis=axis_of(op, axis, len(dy.shape)),
         element=dy.element,
-        reverse=reverse,
         ties=option(op, "ties", ties, TieRule),
+        initial_shape=None if initial is None else initial.shape,
+        num_pieces=pieces_of(op, offsets),
+        **options,
     )
-    return Call(ScanBackwardPlan, desc, {"dy": dy, "x": x, "y": y}, ("dx",))
+    tensors = {"dy": dy, "x": x, "y": y, "initial": initial, "offsets": offsets}
+    returns = ("dx",) if initial is None else ("dx", "d_initial")
+    return Call(ScanBackwardPlan, desc, tensors, returns)
 
 
 def _running(name: str, summary: str) -> Function:
-    def body(x: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
-        return _forward(name, x, axis, reverse)
+    def body(
+        x: Tensor,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        exclusive: bool = False,
+        initial: Tensor | Number | None = None,
+        offsets: Indices | None = None,
+    ) -> Call:
+        return _forward(
+            name,
+            x,
+            axis,
+            reverse=reverse,
+            exclusive=exclusive,
+            initial=initial,
+            offsets=offsets,
+        )
 
     return Function(body, name, summary)
 
@@ -70,17 +110,48 @@ def _running_extremum(name: str, summary: str) -> Function:
         reverse: bool = False,
         return_indices: bool = False,
         ties: str | TieRule = "first",
+        exclusive: bool = False,
+        initial: Tensor | Number | None = None,
+        offsets: Indices | None = None,
     ) -> Call:
-        return _forward(name, x, axis, reverse, ties, return_indices)
+        return _forward(
+            name,
+            x,
+            axis,
+            ties,
+            return_indices,
+            reverse=reverse,
+            exclusive=exclusive,
+            initial=initial,
+            offsets=offsets,
+        )
 
     return Function(body, name, summary)
 
 
 def _gradient_from_output(kind: ScanKind, summary: str) -> Function:
     def body(
-        dy: Tensor, x: Tensor, y: Tensor | None, axis: int = -1, *, reverse: bool = False
-    ) -> Call:
-        return _backward(kind, dy, x, y, axis, reverse)
+        dy: Tensor,
+        x: Tensor,
+        y: Tensor | None,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        exclusive: bool = False,
+        initial: Tensor | Number | None = None,
+        offsets: Indices | None = None,
+    ) -> AndInitial:
+        return _backward(
+            kind,
+            dy,
+            x,
+            y,
+            axis,
+            reverse=reverse,
+            exclusive=exclusive,
+            initial=initial,
+            offsets=offsets,
+        )
 
     return Function(body, f"{kind.value}_backward", summary)
 
@@ -93,8 +164,22 @@ def _gradient_of_extremum(kind: ScanKind, summary: str) -> Function:
         *,
         reverse: bool = False,
         ties: str | TieRule = "first",
-    ) -> Call:
-        return _backward(kind, dy, x, None, axis, reverse, ties)
+        exclusive: bool = False,
+        initial: Tensor | Number | None = None,
+        offsets: Indices | None = None,
+    ) -> AndInitial:
+        return _backward(
+            kind,
+            dy,
+            x,
+            None,
+            axis,
+            ties,
+            reverse=reverse,
+            exclusive=exclusive,
+            initial=initial,
+            offsets=offsets,
+        )
 
     return Function(body, f"{kind.value}_backward", summary)
 
@@ -111,9 +196,27 @@ cummin = _running_extremum(
 
 
 @Function
-def cumsum_backward(dy: Tensor, axis: int = -1, *, reverse: bool = False) -> Call:
+def cumsum_backward(
+    dy: Tensor,
+    axis: int = -1,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    initial: Tensor | Number | None = None,
+    offsets: Indices | None = None,
+) -> AndInitial:
     """Gradient of `cumsum`: the running sum the other way."""
-    return _backward(ScanKind.CUMSUM, dy, None, None, axis, reverse)
+    return _backward(
+        ScanKind.CUMSUM,
+        dy,
+        None,
+        None,
+        axis,
+        reverse=reverse,
+        exclusive=exclusive,
+        initial=initial,
+        offsets=offsets,
+    )
 
 
 cumprod_backward = _gradient_from_output(

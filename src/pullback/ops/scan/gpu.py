@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.extension import check_not_extended
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import Reproducibility, ScanKind, TieRule
 from pullback.gpu.program import EMPTY, GpuProgram, Layout, operands
@@ -77,7 +78,7 @@ def _sweeps(
     build.add(sweep, grid, passes, {**shared, **start, **_NO_TOTAL})
 
 
-def _forward(desc: Any, x: Any, y: Any, indices: Any) -> GpuProgram:
+def _forward(desc: Any, x: Any, y: Any, indices: Any, *_: None) -> GpuProgram:
     given = [view for view in (x, y, indices) if view is not None]
     loops = along_axis(desc.input_shape, desc.scan_axis, [view.strides for view in given])
     cut = cut_of(desc, loops.columns, False)
@@ -93,7 +94,7 @@ def _forward(desc: Any, x: Any, y: Any, indices: Any) -> GpuProgram:
     return GpuProgram(tuple(build.steps))
 
 
-def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> GpuProgram:
+def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, *_: None) -> GpuProgram:
     given = [view for view in (dy, dx, x, y) if view is not None]
     loops = along_axis(desc.input_shape, desc.scan_axis, [view.strides for view in given])
     cut = cut_of(desc, loops.columns, desc.kind is not ScanKind.CUMSUM)
@@ -171,6 +172,7 @@ def _past(
 
 
 def _guarantee(desc: Any, backward: bool) -> PrecisionGuarantee:
+    check_not_extended(f"{desc.kind.value}{'_backward' * backward}", desc, "a GPU")
     exact = desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN) and not backward
     level = Reproducibility.ANY_MACHINE if exact else Reproducibility.RUN_TO_RUN
     return guarantee(_carried(desc, backward), level)

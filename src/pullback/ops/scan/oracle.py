@@ -1,44 +1,101 @@
-"""Inclusive scans and their adjoints, by definition. Rows are walked in scan order, axis first."""
+"""Scans and their adjoints, by definition. Rows are walked in scan order, axis first."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pullback.ops.oracle import INF, Array, Ints, Wide, axis_back, axis_first, ieee
+from pullback.ops.scan_oracle import Elements, Outcomes, Pieces, gradients, results
 
 ScanTies = Literal["first", "last"]
+Like = npt.ArrayLike
+Given = npt.ArrayLike | None
 
 
-@ieee
-def cumsum(x: npt.ArrayLike, axis: int = -1, *, reverse: bool = False) -> Array:
+def _cumsum(x: Like, axis: int, reverse: bool) -> Array:
     rows = axis_first(x, axis, reverse)
     return axis_back(np.add.accumulate(rows, axis=0), x, axis, reverse)
 
 
-@ieee
-def cumsum_backward(dy: npt.ArrayLike, axis: int = -1, *, reverse: bool = False) -> Array:
-    return cumsum(dy, axis, reverse=not reverse)
+def _forward(scan: Callable[..., Array], identity: float, summary: str) -> Callable[..., Array]:
+    """A scan with all its options, of the inclusive one."""
+
+    @ieee
+    def oracle(
+        x: Like,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        exclusive: bool = False,
+        initial: Given = None,
+        offsets: Given = None,
+    ) -> Array:
+        about = Pieces(x, axis, reverse, exclusive, initial, offsets)
+        plain = lambda rows: scan(rows, about.axis, reverse)  # noqa: E731
+        return results(about, identity, plain, Elements(x))
+
+    oracle.__doc__ = summary
+    return oracle
+
+
+cumsum = _forward(_cumsum, 0.0, "y[j] = x[0] + … + x[j].")
 
 
 @ieee
-def cumprod(x: npt.ArrayLike, axis: int = -1, *, reverse: bool = False) -> Array:
+def cumsum_backward(
+    dy: Like,
+    axis: int = -1,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    initial: Given = None,
+    offsets: Given = None,
+) -> Any:
+    about = Pieces(dy, axis, reverse, exclusive, initial, offsets)
+    plain = lambda rows: _cumsum(rows, about.axis, not reverse)  # noqa: E731
+    return gradients(about, plain, Outcomes(dy, -0.0))
+
+
+def _cumprod(x: Like, axis: int, reverse: bool) -> Array:
     rows = axis_first(x, axis, reverse)
     return axis_back(np.multiply.accumulate(rows, axis=0), x, axis, reverse)
 
 
-@ieee
-def cumprod_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    y: npt.ArrayLike | None = None,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-) -> Array:
-    """dx[j] = y[j-1]·R[j] with R[j] = dy[j] + x[j+1]·R[j+1]; `y` as given, or from `x` if None."""
+cumprod = _forward(_cumprod, 1.0, "y[j] = x[0]·…·x[j].")
+
+
+def _backward(backward: Callable[..., Array], summary: str) -> Callable[..., Any]:
+    """A gradient that takes x and y, y as it is given or from x if None, with all its options."""
+
+    @ieee
+    def oracle(
+        dy: Like,
+        x: Like,
+        y: Given = None,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        exclusive: bool = False,
+        initial: Given = None,
+        offsets: Given = None,
+    ) -> Any:
+        about = Pieces(dy, axis, reverse, exclusive, initial, offsets)
+        given = [Outcomes(dy, -0.0), Elements(x), *([] if y is None else [Outcomes(y)])]
+
+        def plain(dy: Array, x: Array, y: Array | None = None) -> Array:
+            return backward(dy, x, y, about.axis, reverse)
+
+        return gradients(about, plain, *given)
+
+    oracle.__doc__ = summary
+    return oracle
+
+
+def _cumprod_backward(dy: Like, x: Like, y: Given, axis: int, reverse: bool) -> Array:
     g, rows = axis_first(dy, axis, reverse), axis_first(x, axis, reverse)
     product = np.multiply.accumulate(rows, axis=0) if y is None else axis_first(y, axis, reverse)
     before = np.concatenate([np.ones_like(rows[:1]), product[:-1]])
@@ -48,6 +105,11 @@ def cumprod_backward(
         dx[j] = before[j] * total
         later = rows[j] * total
     return axis_back(dx, x, axis, reverse)
+
+
+cumprod_backward = _backward(
+    _cumprod_backward, "dx[j] = y[j-1]·R[j] with R[j] = dy[j] + x[j+1]·R[j+1]."
+)
 
 
 def _holders(rows: Wide, ties: ScanTies) -> Ints:
@@ -62,19 +124,17 @@ def _holders(rows: Wide, ties: ScanTies) -> Ints:
 
 
 def _running_extremum(
-    x: npt.ArrayLike, axis: int, reverse: bool, return_indices: bool, ties: ScanTies, sign: int
-) -> Array | tuple[Array, Ints]:
+    x: Like, axis: int, reverse: bool, ties: ScanTies, sign: int
+) -> tuple[Array, Ints]:
     rows = axis_first(x, axis, reverse)
     holders = _holders(sign * rows, ties)
     values = axis_back(np.take_along_axis(rows, holders, axis=0), x, axis, reverse)
-    if not return_indices:
-        return values
     positions = len(rows) - 1 - holders if reverse else holders
     return values, axis_back(positions, x, axis, reverse)
 
 
 def _running_extremum_backward(
-    dy: npt.ArrayLike, x: npt.ArrayLike, axis: int, reverse: bool, ties: ScanTies, sign: int
+    dy: Like, x: Like, axis: int, reverse: bool, ties: ScanTies, sign: int
 ) -> Array:
     """Every output sends its gradient to the input it was copied from."""
     g, rows = axis_first(dy, axis, reverse), axis_first(x, axis, reverse)
@@ -84,52 +144,56 @@ def _running_extremum_backward(
     return axis_back(dx, x, axis, reverse)
 
 
-@ieee
-def cummax(
-    x: npt.ArrayLike,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    return_indices: bool = False,
-    ties: ScanTies = "first",
-) -> Array | tuple[Array, Ints]:
-    return _running_extremum(x, axis, reverse, return_indices, ties, +1)
+def _extremum(sign: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A maximum or a minimum and its gradient, with all options."""
+
+    @ieee
+    def forward(
+        x: Like,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        return_indices: bool = False,
+        ties: ScanTies = "first",
+        exclusive: bool = False,
+        initial: Given = None,
+        offsets: Given = None,
+    ) -> Array | tuple[Array, Ints]:
+        about = Pieces(x, axis, reverse, exclusive, initial, offsets)
+        found = about.each(
+            lambda rows: _running_extremum(rows, about.axis, reverse, ties, sign), Elements(x)
+        )
+        values = [about.outcome(v, p, -sign * np.inf) for p, (v, _) in enumerate(found)]
+        if not return_indices:
+            return about.whole(values)
+        places = [about.position(at, p) for p, (_, at) in enumerate(found)]
+        places = [about.outcome(at, p, -1) for p, at in enumerate(places)]
+        return about.whole(values), about.whole(places).astype(np.int64)
+
+    @ieee
+    def backward(
+        dy: Like,
+        x: Like,
+        axis: int = -1,
+        *,
+        reverse: bool = False,
+        ties: ScanTies = "first",
+        exclusive: bool = False,
+        initial: Given = None,
+        offsets: Given = None,
+    ) -> Any:
+        about = Pieces(dy, axis, reverse, exclusive, initial, offsets)
+
+        def plain(dy: Array, x: Array) -> Array:
+            return _running_extremum_backward(dy, x, about.axis, reverse, ties, sign)
+
+        return gradients(about, plain, Outcomes(dy, -0.0), Elements(x))
+
+    return forward, backward
 
 
-@ieee
-def cummin(
-    x: npt.ArrayLike,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    return_indices: bool = False,
-    ties: ScanTies = "first",
-) -> Array | tuple[Array, Ints]:
-    return _running_extremum(x, axis, reverse, return_indices, ties, -1)
-
-
-@ieee
-def cummax_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    ties: ScanTies = "first",
-) -> Array:
-    return _running_extremum_backward(dy, x, axis, reverse, ties, +1)
-
-
-@ieee
-def cummin_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-    ties: ScanTies = "first",
-) -> Array:
-    return _running_extremum_backward(dy, x, axis, reverse, ties, -1)
+cummax, cummax_backward = _extremum(+1)
+cummin, cummin_backward = _extremum(-1)
 
 
 def _ratio(a: Wide, b: Wide) -> Wide:
@@ -151,25 +215,15 @@ def _log_sums(rows: Wide) -> tuple[Wide, Wide]:
     return peak, rest
 
 
-@ieee
-def logcumsumexp(x: npt.ArrayLike, axis: int = -1, *, reverse: bool = False) -> Array:
+def _logcumsumexp(x: Like, axis: int, reverse: bool) -> Array:
     peak, rest = _log_sums(axis_first(x, axis, reverse))
     return axis_back(peak + np.log1p(rest), x, axis, reverse)
 
 
-@ieee
-def logcumsumexp_backward(
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    y: npt.ArrayLike | None = None,
-    axis: int = -1,
-    *,
-    reverse: bool = False,
-) -> Array:
-    """dx[k] = exp(x[k]-y[k])·S[k] with S[k] = dy[k] + exp(y[k]-y[k+1])·S[k+1].
+logcumsumexp = _forward(_logcumsumexp, -np.inf, "y[j] = log(e^x[0] + … + e^x[j]).")
 
-    `y` is taken as given, rounding and all, or from `x` if None.
-    """
+
+def _logcumsumexp_backward(dy: Like, x: Like, y: Given, axis: int, reverse: bool) -> Array:
     g, rows = axis_first(dy, axis, reverse), axis_first(x, axis, reverse)
     if y is None:
         peak, rest = _log_sums(rows)
@@ -190,3 +244,9 @@ def logcumsumexp_backward(
         dx[k] = np.where(peak[k] == -INF, 0, weight[k] * total)
         later = decay[k - 1] * total if k else later
     return axis_back(dx, x, axis, reverse)
+
+
+logcumsumexp_backward = _backward(
+    _logcumsumexp_backward,
+    "dx[k] = exp(x[k]-y[k])·S[k] with S[k] = dy[k] + exp(y[k]-y[k+1])·S[k+1].",
+)

@@ -4,13 +4,15 @@ theirs."""
 
 from __future__ import annotations
 
-from math import prod
+from typing import Any
 
 RECOMPUTED = 256  # steps whose y is recomputed at once
 
 
-def carried_bytes(shape: tuple[int, ...], axis: int) -> int:
+def carried_bytes(extension: Any) -> int:
     """What is carried into each chunk, 16 bytes for each line; nothing into the only one."""
-    n = shape[axis] if shape else 1
+    n = extension.staged[extension.axis]
     chunks = -(-n // RECOMPUTED)
-    return 16 * (prod(shape) // max(n, 1)) * chunks if chunks > 1 else 0
+    if extension.pieces is not None:  # a chunk of each may be short
+        chunks += extension.pieces
+    return 16 * extension.lines * chunks if chunks > 1 else 0

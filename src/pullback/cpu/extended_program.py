@@ -1,0 +1,286 @@
+"""The program of an extended scan, made of that of the plain one: see cpu/extended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from pullback.contract.extension import BORDERS, INITIAL, INNER, Extension, Staged, arena
+from pullback.cpu import extended
+from pullback.cpu import piecewise as at
+from pullback.cpu.block import TENSORS
+from pullback.cpu.loops import axis_words
+from pullback.cpu.program import Phase, Program, bits_of, grain_for
+from pullback.cpu.scan_words import FIRST_WORD, MOST_TENSORS
+from pullback.tensor.layout import AxisLoops, Shape, Strides, contiguous_strides, merge
+
+SMALL = 4096  # items that do next to nothing
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A tensor of which only strides matter."""
+
+    strides: Strides
+
+
+def widened(view: Any, shape: Shape) -> Strides:
+    """The strides of a view that broadcasts to a shape."""
+    strides = (0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
+    return (0,) * (len(shape) - len(view.shape)) + tuple(strides)
+
+
+def with_slots(program: Program, tensors: int, slots: int) -> Program:
+    """A plain program, laid out for so many tensors, in a plan of more slots."""
+    return replace(program, words=program.words[slots - tensors :])
+
+
+def extended_program(
+    desc: Any,
+    plain: Callable[..., Program],
+    tensors: Sequence[tuple[Staged, Any]],
+    initial: Any,
+    offsets: Any,
+    gradient: Any = None,
+    *,
+    inner: int = 0,
+    back: bool | None = None,
+    summed: Sequence[str] = (),
+) -> Program:
+    """`plain(desc, *views)` on the staged shape. `tensors` are those of the first slots, None if
+    not given; after them come initial, offsets and gradient, if there is one for it. `inner` is
+    what the plain scan needs of the workspace, `back` its direction (None: the descriptor's)."""
+    extension = Extension.of(desc)
+    return _Builder(
+        desc, extension, tensors, initial, offsets, gradient, inner, tuple(summed)
+    ).program(plain, desc.reverse if back is None else back)
+
+
+class _Builder:
+    def __init__(
+        self,
+        desc: Any,
+        extension: Extension,
+        tensors: Sequence[tuple[Staged, Any]],
+        initial: Any,
+        offsets: Any,
+        gradient: Any,
+        inner: int,
+        summed: tuple[str, ...],
+    ) -> None:
+        self.desc, self.extension, self.tensors = desc, extension, tensors
+        self.initial, self.offsets, self.gradient, self.summed = initial, offsets, gradient, summed
+        roles = [staged for staged, _ in tensors]
+        self.arena = arena(extension, roles, desc.element.itemsize, inner, summed)
+        self.inner = inner
+        self.slots = len(tensors) + 2 + any(staged.gives for staged in roles)
+        self.rows = [
+            (slot, staged, view)
+            for slot, (staged, view) in enumerate(tensors)
+            if staged.name in self.arena and view is not None
+        ]
+        # Lines that are neighbours in the staged shape are copied side by side.
+        self.loops = self._loops()
+        rest = self.loops.rest
+        beside = bool(rest.extents) and rest.strides[extended.OF_STAGED][-1] == 1
+        self.columns = rest.extents[-1] if beside else 1
+        self.at_once = max(1, extended.SLICE // max(self.columns, 1))
+
+    def strides(self, view: Any) -> Strides:
+        """Of a tensor that broadcasts to the scanned shape."""
+        return widened(view, self.extension.shape)
+
+    def program(self, plain: Callable[..., Program], back: bool) -> Program:
+        extension = self.extension
+        staged = contiguous_strides(extension.staged)
+        names = {staged_.name for _, staged_, _ in self.rows}
+        views = [
+            None if view is None
+            else Strided(staged if role.name in names else self.strides(view))
+            for role, view in self.tensors
+        ]  # fmt: skip
+        desc = replace(
+            self.desc,
+            input_shape=extension.staged,
+            exclusive=False,
+            initial_shape=None,
+        )
+        found = plain(desc, *views)
+        own = found.words[1 + MOST_TENSORS - len(views) :]
+        position = FIRST_WORD + len(own)
+        phases, axis, walked = found.phases, 0, 0
+        if extension.pieces is not None:
+            phases, axis, walked = self._piecewise(found, own)
+        words = self._words(position, axis, walked, back)
+        block = position + len(words)
+        words[at.LENGTH] = block
+        pad = (0,) * (MOST_TENSORS - self.slots)
+        return Program(
+            (*self._before(), *phases, *self._after()),
+            (*pad, position, *own, *words),
+            found.index,
+        )
+
+    # --- phases ----------------------------------------------------------------------------------
+
+    def _piecewise(self, found: Program, own: Sequence[int]) -> tuple[tuple[Phase, ...], int, int]:
+        (phase,) = found.phases
+        kernel, axis = at.PIECEWISE[phase.kernel]
+        rank = own[axis - FIRST_WORD + 1]
+        walked = (len(own) - (axis - FIRST_WORD) - 2 - rank) // (rank + 2)
+        pieces = self.extension.count
+        items = phase.count * pieces
+        size = prod(self.extension.staged) * self.desc.element.itemsize * len(self.tensors)
+        return (Phase(kernel, items, grain_for(size // max(items, 1))),), axis, walked
+
+    def _before(self) -> tuple[Phase, ...]:
+        index = None if self.offsets is None else self.offsets.element
+        phases = [Phase(extended.extended_begin, 1, 1, index=index)]
+        if any(not staged.written for _, staged, _ in self.rows):
+            phases.append(self._copies(extended.extended_in))
+            if self.extension.leads:
+                phases.append(self._edges(extended.extended_firsts))
+        return tuple(phases)
+
+    def _after(self) -> tuple[Phase, ...]:
+        phases = []
+        if self._copies_back:
+            phases.append(self._copies(extended.extended_out))
+            if self.extension.moves:
+                phases.append(self._edges(extended.extended_ends))
+        if count := sum(words[2] for words in self._sums()):
+            terms = prod(self.extension.shape) // max(count, 1)
+            phases.append(Phase(extended.extended_sum, count, grain_for(16 * max(terms, 1))))
+        return tuple(phases)
+
+    @property
+    def _copies_back(self) -> bool:
+        """Not if all that is staged is summed from there."""
+        return self.extension.moves or any(staged.index for _, staged, _ in self.rows)
+
+    def _copies(self, kernel: Any) -> Phase:
+        slices = -(-self.extension.steps // extended.SLICE)
+        size = (
+            min(self.extension.steps, extended.SLICE) * self.desc.element.itemsize * len(self.rows)
+        )
+        return Phase(kernel, self.extension.lines * slices, grain_for(size))
+
+    def _edges(self, kernel: Any) -> Phase:
+        return Phase(kernel, self.extension.lines * self.extension.count, SMALL)
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def _words(self, position: int, axis: int, walked: int, back: bool) -> list[int]:
+        extension, arena_ = self.extension, self.arena
+        rows = [word for row in self.rows for word in self._row(*row)]
+        layout = axis_words(self.loops)
+        sums = self._sums()
+        first = TENSORS + len(self.tensors)
+        head = dict.fromkeys(range(at.HEAD), 0) | {
+            at.PIECES: extension.count,
+            at.STEPS: extension.steps,
+            at.MORE: extension.more,
+            at.REVERSED: int(self.desc.reverse),
+            at.BACK: int(back),
+            at.BORDERS: arena_.get(BORDERS, -1),
+            at.OFFSETS: first + 1,
+            at.OFFSETS_STEP: 0 if self.offsets is None else self.offsets.strides[0],
+            at.AXIS_AT: axis,
+            at.WALKED: walked,
+            at.INNER: arena_.get(INNER, 0),
+            at.INNER_BYTES: 16 * extension.lines if self.inner else 0,
+            at.ROWS: len(self.rows),
+            at.LAYOUT: position + at.HEAD + len(rows),
+            at.INITIAL: first if extension.leads else 0,
+            at.GRADIENT: first + 2 if self.gradient is not None else 0,
+            at.GRADIENT_AT: arena_.get(INITIAL, -1),
+            at.SUMS: len(sums),
+            at.SUM_WORDS: position + at.HEAD + len(rows) + len(layout),
+            at.AT_ONCE: self.at_once,
+            at.COLUMNS: self.columns,
+        }
+        return [*head.values(), *rows, *layout, *(word for words in sums for word in words)]
+
+    def _row(self, slot: int, staged: Staged, view: Any) -> list[int]:
+        extension = self.extension
+        leads = extension.result_leads if staged.results else extension.leads
+        first = staged.first
+        summed = -1
+        if staged.name in self.summed and extension.moves:
+            summed = self.arena[f"{staged.name}*"]
+        row = dict.fromkeys(range(extended.ROW), 0) | {
+            extended.SLOT: TENSORS + slot,
+            extended.PLACE: self.arena[staged.name],
+            extended.WRITTEN: int(staged.written),
+            extended.INDEX: int(staged.index),
+            extended.LEADS: leads,
+            extended.SKIPS: extension.skipped if staged.results else 0,
+            extended.CUTS: 0 if staged.results else int(extension.exclusive),
+            extended.FROM_INITIAL: int(first is None),
+            extended.FIRST: bits_of(first or 0.0) if first != 0 else bits_of(first),
+            extended.END: bits_of(staged.end),
+            extended.GIVES: int(staged.gives),
+            extended.SUMMED: summed,
+        }
+        return list(row.values())
+
+    def _loops(self) -> AxisLoops:
+        """All tensors along the axis; the axis of the initial value and of its gradient are the
+        pieces."""
+        extension, axis = self.extension, self.extension.axis
+        full = extension.initial_full
+        none = (0,) * len(full)
+        own = none if self.initial is None else widened(self.initial, full)
+        if self.gradient is None:
+            target = none
+        elif extension.sums_initial:
+            target = contiguous_strides(full)
+        else:
+            target = self.gradient.strides
+        strides = [contiguous_strides(extension.staged)]
+        strides += [self._with_axis(s) for s in (own, target)]
+        for _, staged, view in self.rows:
+            summed = staged.name in self.summed
+            strides.append(contiguous_strides(extension.shape) if summed else self.strides(view))
+        rest = merge(extension.rest, [s[:axis] + s[axis + 1 :] for s in strides])
+        steps = tuple(s[axis] for s in strides)
+        return AxisLoops(extension.steps, steps, rest, False)
+
+    def _with_axis(self, strides: Strides) -> Strides:
+        if self.extension.pieces is not None:
+            return strides
+        return (*strides[: self.extension.axis], 0, *strides[self.extension.axis :])
+
+    def _sums(self) -> list[list[int]]:
+        """What is summed to the shape of what was broadcast."""
+        extension, sums = self.extension, []
+        if self.gradient is not None and extension.sums_initial:
+            place, slot = self.arena[INITIAL], len(self.tensors) + 2
+            sums.append(_sum_words(place, slot, extension.initial_full, self.gradient))
+        for slot, staged, view in self.rows:
+            if staged.name in self.summed:
+                place = self.arena[f"{staged.name}*" if extension.moves else staged.name]
+                sums.append(_sum_words(place, slot, extension.shape, view))
+        return sums
+
+
+def _sum_words(place: int, slot: int, shape: Shape, target: Any) -> list[int]:
+    missing = len(shape) - len(target.shape)
+    goal = (1,) * missing + tuple(target.shape)
+    strides = (0,) * missing + tuple(target.strides)
+    kept = [axis for axis, n in enumerate(shape) if goal[axis] == n]
+    summed = [axis for axis in range(len(shape)) if axis not in kept]
+    own = contiguous_strides(shape)
+    return [
+        place,
+        TENSORS + slot,
+        prod(goal),
+        len(kept),
+        *(shape[axis] for axis in kept),
+        len(summed),
+        *(shape[axis] for axis in summed),
+        *(own[axis] for axis in (*kept, *summed)),
+        *(strides[axis] for axis in kept),
+    ]
