@@ -136,7 +136,7 @@ def row_case(rng: np.random.Generator, name: str, x: Any, axis: int, reverse: bo
     values = np.sign(x) * (1 + 0.01 * x) if x.size > 1000 and name != "hostile" else x
     dy, b, h = (np.asarray(rng.standard_normal(x.shape)) for _ in range(3))
     arrays = {"x": np.asarray(values), "dy": dy, "dh": dy, "b": b, "h": h}
-    arrays["a"] = np.asarray(np.clip(x, -1, 1))
+    arrays["a"] = arrays["discount"] = np.asarray(np.clip(x, -1, 1))
     return Case(name, arrays, {"axis": axis, "reverse": reverse})
 
 

@@ -161,11 +161,12 @@ class _Builder:
         return self.extension.moves or any(staged.index for _, staged, _ in self.rows)
 
     def _copies(self, kernel: Any) -> Phase:
-        slices = -(-self.extension.steps // extended.SLICE)
-        size = (
-            min(self.extension.steps, extended.SLICE) * self.desc.element.itemsize * len(self.rows)
-        )
-        return Phase(kernel, self.extension.lines * slices, grain_for(size))
+        """Slices of lines, those that are neighbours together."""
+        steps, columns = self.extension.steps, max(self.columns, 1)
+        slices = -(-steps // self.at_once)
+        size = min(steps, self.at_once) * columns * self.desc.element.itemsize
+        items = self.extension.lines // columns * slices
+        return Phase(kernel, items, grain_for(size * len(self.rows)))
 
     def _edges(self, kernel: Any) -> Phase:
         return Phase(kernel, self.extension.lines * self.extension.count, SMALL)
