@@ -7,7 +7,6 @@ are loaded when first used.
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import Any
 
 from pullback import ops as _ops
@@ -24,6 +23,7 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
+from pullback.contract.imports import imported
 from pullback.contract.kinds import (
     BackendKind,
     BinaryKind,
@@ -101,7 +101,7 @@ _after_import("jax", _register_with_jax)
 
 def _load(family: str) -> list[str]:
     """Import a family and make its public names, which are returned, attributes of this package."""
-    module = import_module(f"pullback.ops.{family}")
+    module = imported(f"pullback.ops.{family}")
     names: list[str] = module.__all__
     values = {name: getattr(module, name) for name in names}
     globals().update({name: getattr(value, "face", value) for name, value in values.items()})

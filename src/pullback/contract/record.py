@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from pullback.contract.element import FLOATS, INDICES, ElementKind, describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee
+from pullback.contract.imports import resolve as resolve
 from pullback.contract.kinds import BackendKind, OpCategory
 
 MAX_RANK = 32
@@ -108,12 +108,6 @@ class PlanRecord:
     @property
     def outputs(self) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.written)
-
-
-def resolve(path: str) -> Any:
-    """The object named "module:attribute", imported now: kernels load only when first used."""
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 # --- checks every descriptor shares -------------------------------------------------------------

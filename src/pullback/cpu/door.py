@@ -54,8 +54,9 @@ from pullback.cpu.headers import (
     type_of,
 )
 from pullback.cpu.interpreter import clear_error, lock, unlock
+from pullback.cpu.interrupt import raise_if_interrupted
 from pullback.cpu.kernel import cached, native_address
-from pullback.cpu.pool import execute_address
+from pullback.cpu.pool import interruptible_address
 from pullback.cpu.words import address_of, at, call, stack_words
 from pullback.tensor.adapters import OWNERS
 from pullback.tensor.layout import reach
@@ -192,7 +193,8 @@ def launch_at(address, workspace, threads, sure, places):
 
 @register_jitable
 def launch_with_lock(address, workspace, threads, places):
-    """The same for callers that hold the interpreter's lock; the status."""
+    """The same for callers that hold the interpreter's lock; the status, with an error set if that
+    is INTERRUPTED."""
     if at(address)[SHORT] != 0:
         return launch_at(address, workspace, threads, 0, places)[0]
     held = unlock()
@@ -204,14 +206,18 @@ def launch_with_lock(address, workspace, threads, places):
 def launch_few(record, workspace, threads, sure, a, b, c, d):
     places = stack_words(4)
     places[0], places[1], places[2], places[3] = a, b, c, d
-    return launch_at(record, workspace, threads, sure, places)
+    result = launch_at(record, workspace, threads, sure, places)
+    raise_if_interrupted(result[0])
+    return result
 
 
 def launch_many(record, workspace, threads, sure, a, b, c, d, e, f, g, h, i, j):
     places = stack_words(10)
     places[0], places[1], places[2], places[3], places[4] = a, b, c, d, e
     places[5], places[6], places[7], places[8], places[9] = f, g, h, i, j
-    return launch_at(record, workspace, threads, sure, places)
+    result = launch_at(record, workspace, threads, sure, places)
+    raise_if_interrupted(result[0])
+    return result
 
 
 FEW, MANY = 4, 10
@@ -289,7 +295,7 @@ class Door:
         kept: Any,
     ) -> None:
         counts = (len(slots), len(block), len(aligned), len(pairs))
-        head = (*program, execute_address(), int(short), *counts)
+        head = (*program, interruptible_address(), int(short), *counts)
         parts = head, *slots, block, *aligned, *pairs
         words = tuple(itertools.chain.from_iterable(parts))
         self._record = (ctypes.c_int64 * len(words))(*words)

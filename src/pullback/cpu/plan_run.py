@@ -31,6 +31,7 @@ from pullback.cpu.interpreter import (
     fast_method,
     hold,
 )
+from pullback.cpu.interrupt import INTERRUPTED
 from pullback.cpu.kernel import native
 from pullback.cpu.pool import threads_address
 from pullback.cpu.words import at, stack_words
@@ -81,14 +82,15 @@ def _find(record, args, values, tensors):
 
 
 @register_jitable
-def _has_run(record, stream, workspace, args):
+def _status(record, stream, workspace, args):
+    """Of the run; STRANGE if there was none."""
     if (
         type_of(stream) != record[STREAM]
         or type_of(workspace) != record[WORKSPACE]
         or type_of(args) != record[ARGS]
         or _number(workspace, record[BYTES_OF]) < record[BYTES]
     ):
-        return False
+        return STRANGE
     values, tensors = stack_words(MANY), stack_words(MANY)
     held, status = _find(record, args, values, tensors), STRANGE
     if held == at(record[DOOR])[SLOTS]:
@@ -97,16 +99,17 @@ def _has_run(record, stream, workspace, args):
             status = launch_with_lock(record[DOOR], address, threads, tensors)
     for number in range(held):
         drop(values[number])
-    return status == 0
+    return status
 
 
 @native(INT(INT, INT, INT))
 def _run(book, passed, count):
     """`self` is an array: the record."""
     record, given = at(data_of(book)), at(passed)
-    answer = record[NO]
-    if count == 3 and _has_run(record, given[0], given[1], given[2]):
-        answer = record[YES]
+    status = _status(record, given[0], given[1], given[2]) if count == 3 else STRANGE
+    if status == INTERRUPTED:
+        return 0
+    answer = record[YES] if status == 0 else record[NO]
     hold(answer)
     return answer
 

@@ -14,8 +14,7 @@ import ctypes
 import operator
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
 
@@ -30,8 +29,7 @@ class _Native(NamedTuple):
     state: int
     worker: int
     lend: int
-    run: Callable[[int, int, int, int], int]
-    address: int
+    execute: int
 
 
 def immortal(size: int) -> int:
@@ -43,6 +41,7 @@ def immortal(size: int) -> int:
 
 
 _native: _Native | None = None
+_prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
 _threads: Final = ctypes.c_int64.from_address(immortal(8))  # zero until somebody asks
 
 
@@ -65,12 +64,7 @@ def _begin_with(threads: int) -> int:
 
 def run(program: int, phases: int, block: int, threads: int) -> int:
     """Execute a program without the GIL; the status that ended it, or 0."""
-    return (_native or _load()).run(program, phases, block, threads)
-
-
-def entry() -> Callable[[int, int, int, int], int]:
-    """`run` without the look-up, for callers that keep it."""
-    return (_native or _load()).run
+    return _prototype(execute_address())(program, phases, block, threads)
 
 
 def execute_address() -> int:
@@ -79,7 +73,16 @@ def execute_address() -> int:
     Native code may call it on any thread, with or without the GIL; it needs no preparation, since
     missing workers are started natively too.
     """
-    return (_native or _load()).address
+    _native or _load()  # which imports, and a fork waits for it
+    from pullback.cpu import workers
+
+    return workers.execute_uninterrupted()
+
+
+def interruptible_address() -> int:
+    """The same for threads of the interpreter, which runs signal handlers meanwhile; INTERRUPTED
+    with an error set if one raised (see interrupt.py)."""
+    return (_native or _load()).execute
 
 
 def threads_address() -> int:
@@ -122,7 +125,7 @@ def _load() -> _Native:
             for name in workers.LINUX_ONLY:
                 if address_of_symbol(name) is None:
                     add_symbol(name, state)  # never called: no worker starts there
-            native = _Native(state, workers.work(), workers.lend(), *workers.load_execute())
+            native = _Native(state, workers.work(), workers.lend(), workers.execute())
             _reset(native)
             _native = native
         return _native
@@ -160,33 +163,11 @@ def _was_forked() -> bool:
     return bool(int(status.rpartition(b")")[2].split()[6]) & _FORKED)
 
 
-def _compiler_lock() -> Any:
-    """Numba's lock, once Numba is imported."""
-    return getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
-
-
-def _before_fork() -> None:
-    """Let another thread finish compiling or loading: the child would wait for it for ever."""
-    if lock := _compiler_lock():
-        lock.acquire()
-
-
-def _after_fork() -> None:
-    lock = _compiler_lock()
-    if lock and lock.is_locked():
-        lock.release()
-
-
 def _after_fork_in_child() -> None:
     """The child has one thread: whatever the others were doing, its pool starts anew."""
-    _after_fork()
     if _native is not None:
         _reset(_native)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork,
-        after_in_child=_after_fork_in_child,
-    )
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -66,6 +66,7 @@ from pullback.cpu.interpreter import (
     tuple_item,
     tuple_size,
 )
+from pullback.cpu.interrupt import INTERRUPTED
 from pullback.cpu.kernel import native
 from pullback.cpu.manners import GRADED, STILL, is_plain_call, is_recording, state_of
 from pullback.cpu.shelf import made
@@ -180,7 +181,11 @@ def _serve(guest, values, count, tensors):
     """The result; 0 with an error set; or STRANGE if the launch would not have it."""
     done, result = _make_all(guest, values, count, tensors), 0
     if done == guest[FRESH]:
-        result = _result(guest, values) if _launch(guest, values, tensors) == 0 else STRANGE
+        status = _launch(guest, values, tensors)
+        if status == 0:
+            result = _result(guest, values)
+        elif status != INTERRUPTED:
+            result = STRANGE
     for number in range(done):
         drop(values[count + number])
     return result

@@ -12,7 +12,6 @@ and nothing worse. The state starts as zeros; a forked child returns to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -36,11 +35,12 @@ from pullback.cpu.atomics import (
     wake,
 )
 from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
-from pullback.cpu.kernel import cached, native, native_address
+from pullback.cpu.interrupt import INTERRUPTED, WATCH_WORDS, is_interrupted, start_watch
+from pullback.cpu.kernel import native
 from pullback.cpu.team import TEAM_BYTES, meet, takes
-from pullback.cpu.words import symbol
+from pullback.cpu.words import address_of, stack_words, symbol
 
-__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "lend", "load_execute", "work"]
+__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "execute", "execute_uninterrupted", "lend", "work"]
 
 SYMBOL: Final = "pullback_pool"
 LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu", "pthread_getcpuclockid")
@@ -70,6 +70,8 @@ KERNEL: Final = 256
 COUNT: Final = 264
 GRAIN: Final = 272
 BLOCK: Final = 280
+WATCH: Final = 288  # of the caller, see interrupt.py; 0: it does not look for signals
+CALLER: Final = 296  # its thread
 JOB_BYTES: Final = 384
 
 # A worker:
@@ -90,6 +92,9 @@ _LOW_HALF: Final = _SEAT - 1
 # Python code between two calls and about what waking up costs, short enough to go unnoticed.
 _SPINS: Final = 2000
 
+# A thread that works alone looks for signals about so often in a phase.
+_PIECES: Final = 128
+
 # Workers take no signal that another thread should see; only those the hardware sends them.
 _SIGNALS_BLOCKED: Final = ~((1 << 3) | (1 << 4) | (1 << 6) | (1 << 7) | (1 << 10))
 
@@ -97,6 +102,7 @@ _pthread_create = types.ExternalFunction("pthread_create", types.int32(INT, INT,
 _pthread_detach = types.ExternalFunction("pthread_detach", types.int32(INT))
 _pthread_sigmask = types.ExternalFunction("pthread_sigmask", types.int32(types.int32, INT, INT))
 _pthread_setaffinity = types.ExternalFunction("pthread_setaffinity_np", types.int32(INT, INT, INT))
+_this_thread = types.ExternalFunction("pthread_self", INT())
 _current_core = types.ExternalFunction("sched_getcpu", types.int32())
 
 
@@ -115,10 +121,16 @@ def _scratch(typing_context: Any) -> Any:
 
 
 @register_jitable
-def _claim_chunks(job):
+def _claim_chunks(job, watch):
+    """Work until no chunk is left. Who has a watch looks for signals before it claims one: a chunk
+    that is claimed is done, for another may wait for its carry."""
     kernel, block = load(job + KERNEL), load(job + BLOCK)
     count, grain = load(job + COUNT), load(job + GRAIN)
     while True:
+        if watch != 0 and is_interrupted(watch):
+            store(job + NEXT, count)
+            store(block, INTERRUPTED)
+            return
         low = fetch_add(job + NEXT, 1) * grain
         if low >= count:
             return
@@ -146,7 +158,7 @@ def _help(pool):
         candidates &= candidates - 1
         if _enter(job):
             fetch_add(pool + IDLE, -1)
-            _claim_chunks(job)
+            _claim_chunks(job, 0)
             # Idle before out: the caller's next phase then counts on this worker, not on a wake.
             fetch_add(pool + IDLE, 1)
             gate = fetch_add(job + GATE, -1)
@@ -284,34 +296,51 @@ def lend(job):
     """What each thread of a foreign team does for a job."""
     meet(symbol(SYMBOL) + TEAM)
     before = exact_arithmetic()
-    _claim_chunks(job)
+    _claim_chunks(job, load(job + WATCH) if load(job + CALLER) == _this_thread() else 0)
     restore_arithmetic(before)
 
 
 @register_jitable
-def _describe(job, kernel, count, grain, block):
+def _describe(job, kernel, count, grain, block, watch):
     store(job + KERNEL, kernel)
     store(job + COUNT, count)
     store(job + GRAIN, grain)
     store(job + BLOCK, block)
+    store(job + WATCH, watch)
+    store(job + CALLER, _this_thread())
     store(job + NEXT, 0)
 
 
 @register_jitable
-def _split(pool, kernel, count, grain, block, threads):
+def _do_alone(kernel, count, grain, block, watch):
+    """One phase by the calling thread: in one piece, or in some that end where chunks do."""
+    piece = count
+    if watch != 0 and 0 < grain < count:
+        piece = max(count // (_PIECES * grain), 1) * grain
+    low = 0
+    while low < count:
+        if low > 0 and is_interrupted(watch):
+            store(block, INTERRUPTED)
+            return
+        call_kernel(kernel, block, low, min(low + piece, count))
+        low += piece
+
+
+@register_jitable
+def _split(pool, kernel, count, grain, block, threads, watch):
     """One phase, shared with a team that waits for work or with at most `threads - 1` workers."""
     job = _scratch()
-    _describe(job, kernel, count, grain, block)
+    _describe(job, kernel, count, grain, block, watch)
     if takes(pool + TEAM, threads, load(pool + LEND), job):
         return
     if load(pool + STARTED) < threads - 1:
         _grow(pool, threads - 1)
     slot = _take_slot(pool) if load(pool + STARTED) > 0 else SLOTS
     if slot >= SLOTS:
-        call_kernel(kernel, block, 0, count)
+        _do_alone(kernel, count, grain, block, watch)
         return
     job = pool + JOBS + slot * JOB_BYTES
-    _describe(job, kernel, count, grain, block)
+    _describe(job, kernel, count, grain, block, watch)
     seats = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
     store(job + GATE, seats * _SEAT)
     fetch_or(pool + OPEN, 1 << slot)
@@ -319,13 +348,14 @@ def _split(pool, kernel, count, grain, block, threads):
     missing = seats - load(pool + IDLE)
     if missing > 0:
         _wake_some(pool, missing)
-    _claim_chunks(job)
+    _claim_chunks(job, watch)
     fetch_and(pool + OPEN, ~(1 << slot))
     _close(job)
     fetch_and(pool + TAKEN, ~(1 << slot))
 
 
-def execute(program, phases, block, threads):
+@register_jitable
+def _run(program, phases, block, threads, watch):
     """Run the phases in order; the first status that is not zero ends the program."""
     before = exact_arithmetic()
     phase, status = 0, 0
@@ -334,19 +364,25 @@ def execute(program, phases, block, threads):
         kernel, count, grain = load(record), load(record + 8), load(record + 16)
         if count > 0:
             if threads <= 1 or count <= grain or grain < 1:
-                call_kernel(kernel, block, 0, count)
+                _do_alone(kernel, count, grain, block, watch)
             else:
-                _split(symbol(SYMBOL), kernel, count, grain, block, threads)
+                _split(symbol(SYMBOL), kernel, count, grain, block, threads, watch)
         status = load(block)
         phase += 1
     restore_arithmetic(before)
     return status
 
 
-def load_execute() -> tuple[Callable[[int, int, int, int], int], int]:
-    """`execute` for Python, which calls it without the GIL, and its address for native code."""
-    dispatcher = cached(execute, no_cpython_wrapper=False)
-    signature = INT(INT, INT, INT, INT)
-    address = native_address(dispatcher, signature)
-    # Not the dispatcher, which would look at the types of the arguments at every call.
-    return dispatcher.get_compile_result(signature).entry_point, address
+@native(INT(INT, INT, INT, INT))
+def execute_uninterrupted(program, phases, block, threads):
+    """For threads the interpreter knows nothing of."""
+    return _run(program, phases, block, threads, 0)
+
+
+@native(INT(INT, INT, INT, INT))
+def execute(program, phases, block, threads):
+    """For threads of the interpreter that do not hold its lock: signals are looked for. The status
+    is INTERRUPTED, with the error set, if a handler has raised."""
+    watch = stack_words(WATCH_WORDS)
+    start_watch(watch)
+    return _run(program, phases, block, threads, address_of(watch))

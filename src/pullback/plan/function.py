@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, cached_property, update_wrapper
+from functools import cache, update_wrapper
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, PullbackError, Unsupported
-from pullback.contract.record import check_number, is_index, is_number, resolve
+from pullback.contract.imports import resolve, still_importing
+from pullback.contract.once import once
+from pullback.contract.record import check_number, is_index, is_number
 from pullback.plan.plan import Plan
 from pullback.plan.public import LOADED, face_of
 from pullback.plan.stream import Stream
@@ -37,27 +39,19 @@ Number = TensorRef  # a number in place of a tensor becomes one, of rank 0
 
 
 def _numpy() -> Any:
-    from pullback.frontends import numpy
-
-    return numpy.call
+    return resolve("pullback.frontends.numpy:call")
 
 
 def _torch() -> Any:
-    from pullback.frontends import torch
-
-    return torch.call
+    return resolve("pullback.frontends.torch:call")
 
 
 def _override() -> Any:
-    from pullback.frontends import torch_library
-
-    return torch_library.override
+    return resolve("pullback.frontends.torch_library:override")
 
 
 def _jax() -> Any:
-    from pullback.frontends import jax
-
-    return jax.call
+    return resolve("pullback.frontends.jax:call")
 
 
 FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax, "override": _override}
@@ -182,7 +176,7 @@ class Function:
     def __repr__(self) -> str:
         return f"<function pullback.{self.name}>"
 
-    @cached_property
+    @once
     def calculus(self) -> Any:
         """How this function is differentiated: its family's `calculus.py`, read when first used."""
         family = self.body.__module__.rpartition(".")[0]
@@ -191,7 +185,7 @@ class Function:
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.face(*args, **options)
 
-    @cached_property
+    @once
     def face(self) -> Callable[..., Any]:
         """What the package exports under this name."""
         return face_of(self)
@@ -201,11 +195,16 @@ class Function:
         are the default are left out."""
         if self.numbers:
             args, options = self.without_numbers(args, options)
-        for value in args:
-            call = _BY_TYPE.get(type(value)) or _front_end_of(value)
-            if call is not None:
-                return call(self, args, options, out)
-        return _front_end("numpy")(self, args, options, out)
+        try:
+            for value in args:
+                call = _BY_TYPE.get(type(value)) or _front_end_of(value)
+                if call is not None:
+                    return call(self, args, options, out)
+            return _front_end("numpy")(self, args, options, out)
+        except AttributeError as error:
+            if "partially initialized module 'pullback" in str(error):
+                raise still_importing(f"pullback.{self.name}") from error
+            raise
 
     def without_numbers(
         self, args: tuple[Any, ...], options: Mapping[str, Any]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -22,7 +20,9 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
+from pullback.contract.imports import IMPORTS
 from pullback.contract.kinds import BackendKind, Reproducibility
+from pullback.contract.once import once
 from pullback.contract.record import (
     PlanRecord,
     check_extent,
@@ -73,12 +73,12 @@ def _exactly(descriptor: Any) -> list[Any]:
 
 
 def remember(table: dict[Any, Any], key: Any, value: Any) -> Any:
-    """Insert into a bounded table; the dictionary keeps insertion order, so the old go first."""
+    """Insert into a bounded table; the dictionary keeps insertion order, so the old go first. What
+    another thread has inserted meanwhile stays, and is returned."""
     if len(table) >= _KEEP:
         for stale in list(table)[: _KEEP // 2]:
             table.pop(stale, None)
-    table[key] = value
-    return value
+    return table.setdefault(key, value)
 
 
 def _not_yet(stream: Any, workspace: Any, args: Any) -> bool:
@@ -91,7 +91,6 @@ class Plan(Generic[D, A]):
 
     record: ClassVar[PlanRecord]
     _selected: ClassVar[dict[Any, Any]] = {}
-    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, descriptor: D, device: str, backend: BackendKind) -> None:
         record = self.record
@@ -141,8 +140,8 @@ class Plan(Generic[D, A]):
             found = None  # an unhashable field or another object: the validation below names it
         if found is None:
             plan = cls._choose(stream, desc, pref)
-            with cls._lock:
-                found = cls._selected.get(key) or remember(cls._selected, key, plan)
+            # No lock: a child forked while another thread held it would wait for ever.
+            found = cls._selected.get(key) or remember(cls._selected, key, plan)
         return found  # type: ignore[no-any-return]
 
     @classmethod
@@ -171,7 +170,7 @@ class Plan(Generic[D, A]):
 
     # --- what it says of itself ------------------------------------------------------------------
 
-    @cached_property
+    @once
     def workspace_size(self) -> int:
         """Bytes of scratch memory a run needs; follows from the descriptor alone."""
         if self._layout is None:
@@ -295,7 +294,8 @@ class Plan(Generic[D, A]):
         names = names or [slot.name for slot in slots]
         views = self._checked(arrays, op)
         rules = Rules.of(slots, views, lent)
-        return Launch(slots, op, rules, self._runner(views, rules), names)
+        with IMPORTS:  # layouts import the kernels they choose
+            return Launch(slots, op, rules, self._runner(views, rules), names)
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""

@@ -1,0 +1,69 @@
+"""Signals during a long launch.
+
+The interpreter notes a signal when it comes and runs its handler later, in the main thread, between
+two steps of Python code. A launch is one step, and Ctrl-C would wait until it is over. So the
+thread that called looks at the clock between two chunks, and ten times a second asks the
+interpreter to run what handlers there are. If one raises, no further chunk begins, and the launch
+ends with INTERRUPTED and the error set.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from numba import types
+from numba.extending import intrinsic, register_jitable
+
+from pullback.cpu.atomics import INT
+from pullback.cpu.words import address_of, at
+
+INTERRUPTED: Final = -3  # a status that no kernel has
+
+# Words of a watch: seconds and nanoseconds of the clock, when to ask next.
+_SECONDS, _NANOSECONDS, _DUE, WATCH_WORDS = range(4)
+_INTERVAL: Final = 100_000_000
+# CLOCK_MONOTONIC_COARSE of Linux, which takes a few nanoseconds to read; CLOCK_MONOTONIC of macOS.
+_CLOCK: Final = 6
+
+_read_clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, INT))
+_ensure_lock = types.ExternalFunction("PyGILState_Ensure", types.int32())
+_release_lock = types.ExternalFunction("PyGILState_Release", types.void(types.int32))
+_run_handlers = types.ExternalFunction("PyErr_CheckSignals", types.int32())
+
+
+@register_jitable
+def start_watch(watch):
+    watch[_DUE] = 0
+
+
+@register_jitable
+def is_interrupted(address):
+    """Whether a handler has raised. The watch at this address is the calling thread's, which has a
+    Python thread state and does not hold the lock."""
+    watch = at(address)
+    if _read_clock(types.int32(_CLOCK), address_of(watch)) != 0:
+        return False
+    now = watch[_SECONDS] * 1_000_000_000 + watch[_NANOSECONDS]
+    if now < watch[_DUE]:
+        return False
+    is_first = watch[_DUE] == 0
+    watch[_DUE] = now + _INTERVAL
+    if is_first:
+        return False
+    state = _ensure_lock()
+    raised = _run_handlers()
+    _release_lock(state)
+    return raised != 0
+
+
+@intrinsic
+def raise_if_interrupted(typing_context: Any, status: Any) -> Any:
+    """Return to Python with the error that is set, if this is INTERRUPTED."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        interrupted = builder.icmp_signed("==", args[0], args[0].type(INTERRUPTED))
+        with builder.if_then(interrupted, likely=False):
+            context.call_conv.return_exc(builder)
+        return context.get_dummy_value()
+
+    return types.void(INT), lower
