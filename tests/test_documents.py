@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 import torch
 
 import pullback.torch.nn as ours
+from pullback.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,6 +38,26 @@ def test_the_readme_runs_as_it_stands() -> None:
 def test_pages_do_not_promise_to_be_free_of_division() -> None:
     """Means, entmax15 and sparsemax divide, by counts and sums; nothing divides by an input."""
     assert not [page.name for page in DOCUMENTS if "division-free" in page.read_text()]
+
+
+def test_checks_that_the_guarantees_name_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = set(re.findall(r"`([^`]+)`", page))
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
+    tests = {
+        name for text in sources.values() for name in re.findall(r"^def (test_\w+)", text, re.M)
+    }
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    here = {f"tests/{name}" for name in sources} | tests
+    here |= {f"make {name}" for name in targets} | {f"pullback {name}" for name in COMMANDS}
+    checks = {name for name in named if re.match(r"tests/|test_|make |pullback ", name)}
+    assert len(checks) > 30
+    assert checks - here == set()
+    assert set(re.findall(r"^def (test_\w+)", sources["test_under_load.py"], re.M)) <= named
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!promise|situation)", line)]
+    assert [row for row in rows if not re.search(r"`[^|]*\|$|the same \|$", row)] == []
+    links = re.findall(r"\]\(([\w./]+)\)", page)
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 
 from pullback.contract.errors import InvalidProblem
 from pullback.cpu import pool
+from pullback.cpu.interrupt import INTERRUPTED  # noqa: F401 - for scripts
 
 WORD = types.int64
 KERNEL = types.void(types.CPointer(WORD), WORD, WORD)
@@ -66,6 +67,22 @@ def next_row(block, low, high):
 def fail_at_seven(block, low, high):
     if low <= 7 < high:
         block[STATUS] = 7
+
+
+@cfunc(KERNEL, cache=True)
+def fail_late(block, low, high):
+    """Milliseconds of arithmetic, then a status."""
+    value = 1.0
+    for _ in range((high - low) * 10_000_000):
+        value = value * 0.5 + 1.0
+    block[STATUS] = np.int64(5 + value)
+
+
+@cfunc(KERNEL, cache=True)
+def report(block, low, high):
+    """Run the program at NESTED, and note its status."""
+    program = words_at(block[NESTED])
+    block[ROW] = call_execute(program[0], program[1], program[2], block[THREADS])
 
 
 @cfunc(KERNEL, cache=True)
@@ -230,6 +247,30 @@ def test_execute_has_a_c_address() -> None:
     sheet = Sheet([(100, 9)])
     assert execute(sheet.program.ctypes.data, 2, sheet.block.ctypes.data, 2) == 0
     sheet.check()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_status_takes_the_place_of_an_interrupt(threads: int) -> None:
+    """Nor that of a worker which reports one while the caller gives up."""
+    python(f"""
+        def interrupt(*_):
+            raise ZeroDivisionError
+
+        signal.signal(signal.SIGALRM, interrupt)
+        inner, outer = np.zeros((2, 8), np.int64)
+        program = np.array([fail_late.address, 1000, 1, 0], np.int64)
+        addresses = pool.interruptible_address(), program.ctypes.data, inner.ctypes.data
+        nested = np.array(addresses, np.int64)
+        outer[NESTED], outer[THREADS] = nested.ctypes.data, {threads}
+        run = ctypes.PYFUNCTYPE(None, *[ctypes.c_int64] * 3)(report.address)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            run(outer.ctypes.data, 0, 1)
+        except ZeroDivisionError:
+            assert outer[ROW] == INTERRUPTED and inner[STATUS] != 0
+        else:
+            raise AssertionError("not interrupted")
+    """)
 
 
 def test_no_processor_time_at_rest() -> None:

@@ -120,20 +120,23 @@ if __name__ == "__main__":
 """)
 
 
-def test_interpreter_ends_while_threads_are_in_calls() -> None:
-    run("""
+@pytest.mark.parametrize("call", ["check(1, known)", "long_sum()"])
+def test_interpreter_ends_while_threads_are_in_calls(call: str) -> None:
+    """Short ones, and some that go on for longer than the interpreter."""
+    run(f"""
 import threading, time
 from under_load import *
 
 known = bits()
+pb.set_num_threads(3)
 
 def work():
     while True:
-        check(1, known)
+        {call}
 
-for daemon in range(4):
+for daemon in range(8):
     threading.Thread(target=work, daemon=True).start()
-time.sleep(0.2)
+time.sleep(0.3)
 """)
 
 

@@ -10,8 +10,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-# Held by threads that import on first use. A fork waits for it: the locks of modules that another
-# thread was importing would stay locked in the child for ever.
+# Held by threads that import, compile or load on first use. A fork waits for it: the locks of
+# modules that another thread was importing would stay locked in the child for ever. It is taken
+# before the locks of Numba and llvmlite, and no module takes it while it is being imported.
 IMPORTS = threading.RLock()
 
 
@@ -25,7 +26,7 @@ def imported(name: str) -> Any:
     """A module, imported now. A signal handler may come here in the middle of that very import,
     which can go on only when the handler has returned."""
     with IMPORTS:
-        _guard_forks()
+        guard_forks()
         module = import_module(name)
     if getattr(module.__spec__, "_initializing", False):
         raise still_importing(name)
@@ -71,7 +72,8 @@ def _after_fork() -> None:
 
 
 @cache
-def _guard_forks() -> None:
+def guard_forks() -> None:
+    """Have forks wait from now on: before the first import, compilation or load."""
     # What is registered last is called first. The lock of `logging` must not be taken before ours:
     # threads that import and compile may log.
     import logging  # noqa: F401

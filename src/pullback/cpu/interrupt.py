@@ -2,9 +2,10 @@
 
 The interpreter notes a signal when it comes and runs its handler later, in the main thread, between
 two steps of Python code. A launch is one step, and Ctrl-C would wait until it is over. So the
-thread that called looks at the clock between two chunks, and ten times a second asks the
-interpreter to run what handlers there are. If one raises, no further chunk begins, and the launch
-ends with INTERRUPTED and the error set.
+main thread looks at the clock between two chunks, and ten times a second asks the interpreter to
+run what handlers there are. If one raises, no further chunk begins, and the launch ends with
+INTERRUPTED and the error set. Other threads never ask: no handler runs there, and when the
+interpreter ends, it ends them as they ask for its lock, in the middle of a job.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pullback.cpu.words import address_of, at
 
 INTERRUPTED: Final = -3  # a status that no kernel has
 
-# Words of a watch: seconds and nanoseconds of the clock, when to ask next.
-_SECONDS, _NANOSECONDS, _DUE, WATCH_WORDS = range(4)
+# Words of a watch: seconds and nanoseconds of the clock, when to ask next, if a handler has raised.
+_SECONDS, _NANOSECONDS, _DUE, _RAISED, WATCH_WORDS = range(5)
 _INTERVAL: Final = 100_000_000
 # CLOCK_MONOTONIC_COARSE of Linux, which takes a few nanoseconds to read; CLOCK_MONOTONIC of macOS.
 _CLOCK: Final = 6
@@ -33,13 +34,13 @@ _run_handlers = types.ExternalFunction("PyErr_CheckSignals", types.int32())
 
 @register_jitable
 def start_watch(watch):
-    watch[_DUE] = 0
+    watch[_DUE] = watch[_RAISED] = 0
 
 
 @register_jitable
 def is_interrupted(address):
-    """Whether a handler has raised. The watch at this address is the calling thread's, which has a
-    Python thread state and does not hold the lock."""
+    """Ask whether a handler raises, if it is time to. The watch at this address is that of the main
+    thread, which may hold the lock or not."""
     watch = at(address)
     if _read_clock(types.int32(_CLOCK), address_of(watch)) != 0:
         return False
@@ -51,9 +52,16 @@ def is_interrupted(address):
     if is_first:
         return False
     state = _ensure_lock()
-    raised = _run_handlers()
+    raised = _run_handlers() != 0
     _release_lock(state)
-    return raised != 0
+    watch[_RAISED] = raised
+    return raised
+
+
+@register_jitable
+def was_interrupted(address):
+    """Whether a handler has raised since the watch was started; 0 is no watch."""
+    return address != 0 and at(address)[_RAISED] != 0
 
 
 @intrinsic

@@ -19,14 +19,17 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
+from pullback.contract.imports import IMPORTS, guard_forks
 from pullback.cpu.cache import POLICY, KernelCache, cache_folder, module_hash, source_hash
 from pullback.cpu.linking import linked_into
 
 __all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
+
+
+guard_forks()
 
 
 class Task(types.Type):
@@ -123,11 +126,8 @@ class Kernel:
         known = self._addresses.get((element, index))
         if known is not None:
             return known
-        # Numba's own lock, not one of ours: the pool holds it across a fork.
-        with global_compiler_lock:
-            address = native_address(cached(self._function), self.signature(element, index))
-            self._addresses[element, index] = address
-            return address
+        address = native_address(cached(self._function), self.signature(element, index))
+        return self._addresses.setdefault((element, index), address)
 
     def assembly(self, element: ElementKind, index: ElementKind = ElementKind.I64) -> str:
         """The machine code, for tests that look for vector instructions: compiled anew, since what
@@ -157,10 +157,11 @@ def cached(function: Callable[..., Any], **policy: Any) -> Any:
 
 def native_address(dispatcher: Any, signature: Any) -> int:
     """Compile (or load) `dispatcher` for `signature` and give its address as a C function."""
-    with linked_into(dispatcher.py_func.__qualname__):
-        dispatcher.compile(signature)
-    result = dispatcher.get_compile_result(signature)
-    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
+    with IMPORTS:  # always before Numba's own lock
+        with linked_into(dispatcher.py_func.__qualname__):
+            dispatcher.compile(signature)
+        result = dispatcher.get_compile_result(signature)
+        return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
 
 
 def native(signature: Any) -> Callable[[Callable[..., Any]], Callable[[], int]]:

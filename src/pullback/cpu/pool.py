@@ -17,6 +17,7 @@ import sys
 from typing import Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
+from pullback.contract.imports import IMPORTS
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
 _WANTED: Final = "a whole number of at least 1"
@@ -110,9 +111,7 @@ def _cores() -> set[int]:
 def _load() -> _Native:
     """Compile the native code, or load it from disk, and give it its state. Starts no thread."""
     global _native
-    from numba.core.compiler_lock import global_compiler_lock
-
-    with global_compiler_lock:
+    with IMPORTS:
         if _native is None:
             from llvmlite.binding import add_symbol, address_of_symbol
             from numba.core.registry import cpu_target
@@ -147,8 +146,9 @@ def _reset(native: _Native) -> None:
     word(native.state + workers.LEND).value = native.lend
     for place, name in team.NAMES.items():
         ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
-    owner = 0 if _was_forked() else main_thread().ident
-    word(native.state + workers.TEAM + team.OWNER).value = owner or 0
+    main = main_thread().ident or 0
+    word(native.state + workers.MAIN).value = main
+    word(native.state + workers.TEAM + team.OWNER).value = 0 if _was_forked() else main
     # Without Linux's wait queue no worker can start, and callers do all the work.
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
 

@@ -35,7 +35,13 @@ from pullback.cpu.atomics import (
     wake,
 )
 from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
-from pullback.cpu.interrupt import INTERRUPTED, WATCH_WORDS, is_interrupted, start_watch
+from pullback.cpu.interrupt import (
+    INTERRUPTED,
+    WATCH_WORDS,
+    is_interrupted,
+    start_watch,
+    was_interrupted,
+)
 from pullback.cpu.kernel import native
 from pullback.cpu.team import TEAM_BYTES, meet, takes
 from pullback.cpu.words import address_of, stack_words, symbol
@@ -55,6 +61,7 @@ SPINNERS_MAX: Final = 8  # more idle workers than this go to sleep at once
 STARTED: Final = 16
 GROWING: Final = 24
 LEND: Final = 32  # address of `lend`, for a team
+MAIN: Final = 40  # the interpreter's main thread, which looks for signals
 EPOCH: Final = 128  # counts opened jobs; idle workers watch it
 OPEN: Final = 136  # bit per slot: a job with (perhaps) seats left
 IDLE: Final = 256  # workers awake and without a job
@@ -70,8 +77,7 @@ KERNEL: Final = 256
 COUNT: Final = 264
 GRAIN: Final = 272
 BLOCK: Final = 280
-WATCH: Final = 288  # of the caller, see interrupt.py; 0: it does not look for signals
-CALLER: Final = 296  # its thread
+WATCH: Final = 288  # of the main thread if that is the caller, see interrupt.py; else 0
 JOB_BYTES: Final = 384
 
 # A worker:
@@ -121,6 +127,11 @@ def _scratch(typing_context: Any) -> Any:
 
 
 @register_jitable
+def _is_main_thread():
+    return load(symbol(SYMBOL) + MAIN) == _this_thread()
+
+
+@register_jitable
 def _claim_chunks(job, watch):
     """Work until no chunk is left. Who has a watch looks for signals before it claims one: a chunk
     that is claimed is done, for another may wait for its carry."""
@@ -129,7 +140,6 @@ def _claim_chunks(job, watch):
     while True:
         if watch != 0 and is_interrupted(watch):
             store(job + NEXT, count)
-            store(block, INTERRUPTED)
             return
         low = fetch_add(job + NEXT, 1) * grain
         if low >= count:
@@ -296,7 +306,7 @@ def lend(job):
     """What each thread of a foreign team does for a job."""
     meet(symbol(SYMBOL) + TEAM)
     before = exact_arithmetic()
-    _claim_chunks(job, load(job + WATCH) if load(job + CALLER) == _this_thread() else 0)
+    _claim_chunks(job, load(job + WATCH) if _is_main_thread() else 0)
     restore_arithmetic(before)
 
 
@@ -307,7 +317,6 @@ def _describe(job, kernel, count, grain, block, watch):
     store(job + GRAIN, grain)
     store(job + BLOCK, block)
     store(job + WATCH, watch)
-    store(job + CALLER, _this_thread())
     store(job + NEXT, 0)
 
 
@@ -320,7 +329,6 @@ def _do_alone(kernel, count, grain, block, watch):
     low = 0
     while low < count:
         if low > 0 and is_interrupted(watch):
-            store(block, INTERRUPTED)
             return
         call_kernel(kernel, block, low, min(low + piece, count))
         low += piece
@@ -367,7 +375,8 @@ def _run(program, phases, block, threads, watch):
                 _do_alone(kernel, count, grain, block, watch)
             else:
                 _split(symbol(SYMBOL), kernel, count, grain, block, threads, watch)
-        status = load(block)
+        # Whatever a kernel has found meanwhile: there is an error set, to be raised.
+        status = INTERRUPTED if was_interrupted(watch) else load(block)
         phase += 1
     restore_arithmetic(before)
     return status
@@ -381,8 +390,8 @@ def execute_uninterrupted(program, phases, block, threads):
 
 @native(INT(INT, INT, INT, INT))
 def execute(program, phases, block, threads):
-    """For threads of the interpreter that do not hold its lock: signals are looked for. The status
-    is INTERRUPTED, with the error set, if a handler has raised."""
+    """For threads of the interpreter: the main one looks for signals. The status is INTERRUPTED
+    if a handler has raised, with the error set."""
     watch = stack_words(WATCH_WORDS)
     start_watch(watch)
-    return _run(program, phases, block, threads, address_of(watch))
+    return _run(program, phases, block, threads, address_of(watch) if _is_main_thread() else 0)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-import threading
 from functools import cache
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from llvmlite.binding import add_symbol, address_of_symbol
 from numba.extending import register_jitable
 
 from pullback.contract.element import ElementKind
+from pullback.contract.imports import IMPORTS
 from pullback.cpu.atomics import INT, load
 from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
@@ -133,8 +133,6 @@ def handle(address):
 
 # --- the state, as Python fills it ----------------------------------------------------------------
 
-_enrolling = threading.Lock()
-
 
 @cache
 def _words() -> Any:
@@ -177,7 +175,7 @@ def enrolled(key: int) -> bool:
 def enrol(kernel: Kernel, element: ElementKind, index: ElementKind) -> int:
     """Make a kernel known to the handler; its key."""
     key, address = kernel_key(kernel.name, element, index), kernel.address(element, index)
-    with _enrolling:
+    with IMPORTS:
         place = _place(key)
         # The address first: the handler looks for keys without the lock.
         _words()[place + 1] = address

@@ -12,6 +12,7 @@ import ctypes
 from functools import cache
 from typing import Any, Final
 
+from pullback.contract.imports import resolve
 from pullback.cpu.xla_frame import answer_query, asks_for_version
 
 TARGET: Final = "pullback"
@@ -21,9 +22,7 @@ _HANDLER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 @cache
 def _native() -> tuple[Any, Any]:
     """The callback that prepares kernels, and the native handler."""
-    from pullback.frontends.jax_target import handlers
-
-    _, instantiate, execute = handlers()
+    _, instantiate, execute = resolve("pullback.frontends.jax_target:handlers")()
     return instantiate, _HANDLER(execute)
 
 

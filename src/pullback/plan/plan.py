@@ -222,9 +222,8 @@ class Plan(Generic[D, A]):
         door = launch.door([value if used else UNUSED for value, used in given])
         if not door:
             return _not_yet
-        from pullback.cpu.plan_run import quick_run
-
         names = [slot.part_of or slot.name for slot in self.record.slots]
+        quick_run: Callable[..., Callable[..., bool]] = resolve("pullback.cpu.plan_run:quick_run")
         return quick_run(door, Stream, Workspace, type(args), self.workspace_size, names)
 
     def fail(self, status: int, position: int, value: int, op: str = "") -> None:
@@ -300,7 +299,9 @@ class Plan(Generic[D, A]):
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""
         assert self._layout is not None
-        return self._layout(self.descriptor, *self._checked(arrays, op or self.op))
+        views = self._checked(arrays, op or self.op)
+        with IMPORTS:
+            return self._layout(self.descriptor, *views)
 
     def _checked(self, arrays: list[Any], op: str) -> list[TensorRef | None]:
         record, desc = self.record, self.descriptor
