@@ -16,7 +16,12 @@ from test_pool import python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and forks of Linux")
 
-HERE = f"import sys, os; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+# Who starts the tests in the background has Ctrl-C ignored.
+HERE = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+"""
 
 
 def run(script: str, **environment: str) -> str:
@@ -216,31 +221,80 @@ assert out[0] == count and seen and set(seen) == {100.0}
 """)
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["pullback.ops.scan.functions", "pullback.frontends.ready", "pullback.ops.scan.cpu_panels"],
-)
-def test_call_in_the_middle_of_the_imports_of_the_first_call(module: str) -> None:
-    """As a signal handler makes it: an ImportError that says why, and the first call goes on."""
-    run(f"""
+# Where the first call is when a signal comes.
+MODULES = [
+    "pullback.ops.scan.functions",
+    "numba.core.typing.templates",
+    "pullback.cpu.door",
+    "pullback.ops.scan.cpu_cumsum",
+]
+FIRST_CALL = """
+import signal
 import numpy as np
 import pullback as pb
 
-x, said = np.ones(100, np.float32), []
+x, seen = np.ones(100, np.float32), []
 
-class Handler:
+class Signal:
     def find_spec(self, name, path, target=None):
-        if name == {module!r}:
+        if name == MODULE:
             sys.meta_path.remove(self)
-            try:
-                pb.cumsum(x)
-            except ImportError as error:
-                said.append(str(error))
+            signal.raise_signal(signal.SIGINT)
 
-sys.meta_path.insert(0, Handler())
-assert pb.cumsum(x)[99] == pb.cumsum(x)[99] == 100
-assert len(said) == 1 and "is still being imported by what this call interrupted" in said[0]
-""")
+sys.meta_path.insert(0, Signal())
+"""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_ctrl_c_in_the_imports_of_the_first_call(module: str) -> None:
+    """Leaves no package half imported: the next call works."""
+    run(
+        FIRST_CALL.replace("MODULE", repr(module))
+        + """
+try:
+    pb.cumsum(x)
+except KeyboardInterrupt:
+    seen.append(1)
+assert seen and pb.cumsum(x)[99] == pb.cumsum(x)[99] == 100
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_handlers_in_the_imports_of_the_first_call(module: str) -> None:
+    """May call the library: they wait until the import is over."""
+    run(
+        FIRST_CALL.replace("MODULE", repr(module))
+        + """
+signal.signal(signal.SIGINT, lambda *_: seen.append(pb.cumsum(x)[99]))
+assert pb.cumsum(x)[99] == 100 and seen == [100]
+"""
+    )
+
+
+ANY_TIME = """
+import signal
+import numpy as np
+import pullback as pb
+
+x = np.ones((40, 30), np.float32)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, SECONDS)
+try:
+    pb.cumsum(x)
+    pb.softmax(x)
+except KeyboardInterrupt:
+    pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert pb.cumsum(x)[0, 29] == 30 and abs(pb.softmax(x)[0, 0] * 30 - 1) < 1e-6
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0.05", "0.2", "0.4", "0.6"])
+def test_ctrl_c_at_any_time_of_the_first_call(seconds: str) -> None:
+    """Also while kernels are loaded or compiled."""
+    run(ANY_TIME.replace("SECONDS", seconds))
 
 
 # --- limits ---------------------------------------------------------------------------------------

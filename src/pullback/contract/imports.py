@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
+from types import FrameType, TracebackType
 from typing import Any
 
 # Held by threads that import, compile or load on first use. A fork waits for it: the locks of
@@ -23,23 +25,68 @@ def resolve(path: str) -> Any:
 
 
 def imported(name: str) -> Any:
-    """A module, imported now. A signal handler may come here in the middle of that very import,
-    which can go on only when the handler has returned."""
-    with IMPORTS:
+    """A module, imported now if it is not there yet."""
+    module = sys.modules.get(name)
+    if module is None or getattr(module.__spec__, "_initializing", False):
         guard_forks()
-        module = import_module(name)
-    if getattr(module.__spec__, "_initializing", False):
-        raise still_importing(name)
+        with IMPORTS, uninterrupted():
+            module = import_module(name)
     return module
 
 
-def still_importing(name: str) -> ImportError:
-    """The error of a call in a signal handler that interrupted the imports of the first call."""
-    return ImportError(
-        f"{name} is still being imported by what this call interrupted: make one call before "
-        "installing a signal handler that makes others",
-        name=name,
-    )
+# --- signals ------------------------------------------------------------------------------------
+
+# Without the look-up of names of signals, which takes longer than all the rest.
+_handler_of: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_handle: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+
+
+class uninterrupted:  # noqa: N801 - reads as a statement
+    """Python's signal handlers wait meanwhile. One that raises in the middle of an import, as that
+    of Ctrl-C does, would leave packages of which some modules are missing for ever, and one that
+    calls this library would meet them."""
+
+    __slots__ = ("_before", "_came", "_note")
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._came: list[tuple[int, FrameType | None]] = []
+        self._note = lambda number, frame: self._came.append((number, frame))
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # no handler runs here
+        try:
+            for number in range(1, signal.NSIG):
+                handler = _handler_of(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    _handle(number, self._note)
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        handlers = dict(self._before)
+        try:
+            self._restore()
+        finally:
+            self._restore()
+            for number, frame in self._came:
+                handlers[number](number, frame)
+
+    def _restore(self) -> None:
+        """Those that nobody has replaced since. A handler that runs here may end this early."""
+        while self._before:
+            number, handler = next(iter(self._before.items()))
+            if _handler_of(number) is self._note:
+                _handle(number, handler)
+            del self._before[number]
 
 
 # --- forks --------------------------------------------------------------------------------------

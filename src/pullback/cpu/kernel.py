@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.extending import intrinsic, models, register_model
 
 from pullback.contract.element import ElementKind
-from pullback.contract.imports import IMPORTS, guard_forks
+from pullback.contract.imports import IMPORTS, guard_forks, uninterrupted
 from pullback.cpu.cache import POLICY, KernelCache, cache_folder, module_hash, source_hash
 from pullback.cpu.linking import linked_into
 
@@ -148,16 +148,18 @@ def cached(function: Callable[..., Any], **policy: Any) -> Any:
     """A function as Numba compiles it, or loads it from disk: always the same one, kept for ever as
     its addresses are, since Numba frees code with the last reference to it."""
     key = function, *policy.items()
-    if key not in _kept:
-        dispatcher = njit(**{**POLICY, **policy})(function)
-        dispatcher._cache = KernelCache(function)
-        _kept.setdefault(key, dispatcher)  # the first, if several threads come here at once
-    return _kept[key]
+    with IMPORTS:
+        if key not in _kept:
+            dispatcher = njit(**{**POLICY, **policy})(function)
+            dispatcher._cache = KernelCache(function)
+            _kept[key] = dispatcher
+        return _kept[key]
 
 
 def native_address(dispatcher: Any, signature: Any) -> int:
     """Compile (or load) `dispatcher` for `signature` and give its address as a C function."""
-    with IMPORTS:  # always before Numba's own lock
+    # Numba's own lock comes second. LLVM calls back to Python, where exceptions would be lost.
+    with IMPORTS, uninterrupted():
         with linked_into(dispatcher.py_func.__qualname__):
             dispatcher.compile(signature)
         result = dispatcher.get_compile_result(signature)

@@ -14,10 +14,11 @@ import ctypes
 import operator
 import os
 import sys
+from functools import cache
 from typing import Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
-from pullback.contract.imports import IMPORTS
+from pullback.contract.imports import IMPORTS, guard_forks, imported, uninterrupted
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
 _WANTED: Final = "a whole number of at least 1"
@@ -111,23 +112,33 @@ def _cores() -> set[int]:
 def _load() -> _Native:
     """Compile the native code, or load it from disk, and give it its state. Starts no thread."""
     global _native
+    guard_forks()
     with IMPORTS:
         if _native is None:
-            from llvmlite.binding import add_symbol, address_of_symbol
-            from numba.core.registry import cpu_target
-
-            from pullback.cpu import workers
-
-            cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
-            state = immortal(workers.STATE_BYTES)
-            add_symbol(workers.SYMBOL, state)
-            for name in workers.LINUX_ONLY:
-                if address_of_symbol(name) is None:
-                    add_symbol(name, state)  # never called: no worker starts there
+            with uninterrupted():
+                state, workers = _state(), imported("pullback.cpu.workers")
             native = _Native(state, workers.work(), workers.lend(), workers.execute())
             _reset(native)
             _native = native
         return _native
+
+
+@cache
+def _state() -> int:
+    """What the threads share, where native code finds it: always the same, since some of that code
+    may be loaded already if an interrupt ended an attempt."""
+    from llvmlite.binding import add_symbol, address_of_symbol
+    from numba.core.registry import cpu_target
+
+    from pullback.cpu import workers
+
+    cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
+    state = immortal(workers.STATE_BYTES)
+    add_symbol(workers.SYMBOL, state)
+    for name in workers.LINUX_ONLY:
+        if address_of_symbol(name) is None:
+            add_symbol(name, state)  # never called: no worker starts there
+    return state
 
 
 def _reset(native: _Native) -> None:

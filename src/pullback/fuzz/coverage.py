@@ -1,12 +1,18 @@
-"""What a run reached: kernels by element, and lines of the code that lays out and recognises calls.
+"""What a run reached: kernels by element, lines and branches of the code that lays out and
+recognises calls.
 
-Kernels are counted when a program is laid out to be launched. Lines are counted by a trace function
-that only ever looks at the watched files, so that the rest runs at its own speed.
+Kernels are counted when a program is laid out to be launched. Lines and branches are counted by a
+trace function that only ever looks at the watched files, so that the rest runs at its own speed.
+A branch is a condition and what it came to, wherever it stands: `if`, `and`, a conditional
+expression, the filter of a comprehension.
 """
 
 from __future__ import annotations
 
+import dis
 import gc
+import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,14 +21,18 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pullback
 
 ROOT = Path(pullback.__file__).parent
-WATCHED = (
+# What chooses kernels for a layout, and what makes and recognises calls.
+LAYOUTS = tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("ops/*/cpu.py")))
+CALLS = (
     "tensor/layout.py",
     "tensor/view.py",
+    "cpu/program.py",
+    "cpu/guest.py",
     "plan/launch.py",
     "plan/function.py",
     "plan/plan.py",
@@ -32,6 +42,25 @@ WATCHED = (
     "frontends/torch.py",
     "frontends/torch_launch.py",
 )
+WATCHED = LAYOUTS + CALLS
+
+
+class Branch(NamedTuple):
+    """A condition of a file, by where it begins and ends in it, and what it came to."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    came_to: bool
+
+    @property
+    def condition(self) -> str:
+        """Its source, or the first line of it."""
+        line = (ROOT / self.path).read_bytes().splitlines()[self.line - 1]
+        end = self.end_column if self.end_line == self.line else None
+        return line[self.column : end].decode().rstrip(" :")
 
 
 @cache
@@ -49,17 +78,31 @@ def all_kernels() -> tuple[str, ...]:
 @cache
 def lines_of(path: str) -> frozenset[int]:
     """Lines of the functions of a file: what is there besides is run by importing it."""
+    return frozenset(line for code in _functions(path) for line in _body(code))
+
+
+@cache
+def branches_of(path: str) -> frozenset[Branch]:
+    """Branches of the functions of a file."""
+    return frozenset(b for code in _functions(path) for b in _branches(code, path).values())
+
+
+# Functions that Numba compiles: they are never run as they stand.
+_NATIVE = re.compile(r"\s*@(kernel|register_jitable|intrinsic|inlined|native)\b")
+
+
+def _functions(path: str) -> Iterator[CodeType]:
     text = (ROOT / path).read_text()
-    whole = compile(text, path, "exec")
-    return frozenset(line for code in _functions(whole) for line in _body(code))
+    lines = text.splitlines()
 
+    def within(code: CodeType) -> Iterator[CodeType]:
+        for part in code.co_consts:
+            if isinstance(part, CodeType) and not _NATIVE.match(lines[part.co_firstlineno - 1]):
+                if part.co_flags & inspect.CO_NEWLOCALS:  # not the body of a class
+                    yield part
+                yield from within(part)
 
-def _functions(code: CodeType) -> Iterator[CodeType]:
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            if "CodeType" not in part.co_name and part.co_flags & 0x2:  # not the body of a class
-                yield part
-            yield from _functions(part)
+    return within(compile(text, path, "exec"))
 
 
 def _body(code: CodeType) -> Iterator[int]:
@@ -68,13 +111,36 @@ def _body(code: CodeType) -> Iterator[int]:
     return iter(lines)
 
 
+# What decides whether an exception is another's: the ways it may come are no branches.
+_HANDLING = ("CHECK_EXC_MATCH", "WITH_EXCEPT_START")
+
+
+@cache
+def _branches(code: CodeType, path: str) -> dict[tuple[int, int], Branch]:
+    """Each branch by the offsets of the jump and of the instruction that follows it there."""
+    found: dict[tuple[int, int], Branch] = {}
+    steps = [*dis.get_instructions(code)]
+    for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
+        name, where = step.opname, step.positions
+        if "JUMP" not in name or "_IF_" not in name or before.opname in _HANDLING:
+            continue
+        if where is None or None in where:
+            continue
+        line, end_line, column, end_column = where
+        place = path, line, column, end_line, end_column
+        jumps_if = "FALSE" not in name and "NOT_NONE" not in name
+        for to, came_to in ((step.argval, jumps_if), (after.offset, not jumps_if)):
+            found[step.offset, to] = Branch(*place, came_to)  # type: ignore[arg-type]
+    return found
+
+
 @dataclass(slots=True)
 class Covered:
-    """Hits: of (kernel, element), and of (file, line)."""
+    """Hits: of (kernel, element), of (file, line), of branches."""
 
     kernels: Counter[tuple[str, str]] = field(default_factory=Counter)
     lines: Counter[tuple[str, int]] = field(default_factory=Counter)
-    known: Counter[bool] = field(default_factory=Counter)
+    branches: Counter[Branch] = field(default_factory=Counter)
 
     def add(self, found: dict[str, Any] | None) -> None:
         if found is None:
@@ -83,11 +149,14 @@ class Covered:
             self.kernels[kernel, element] += hits
         for file, line, hits in found["lines"]:
             self.lines[file, line] += hits
+        for *place, hits in found["branches"]:
+            self.branches[Branch(*place)] += hits
 
     def to_json(self) -> dict[str, Any]:
         return {
             "kernels": [[*key, hits] for key, hits in sorted(self.kernels.items())],
             "lines": [[*key, hits] for key, hits in sorted(self.lines.items())],
+            "branches": [[*key, hits] for key, hits in sorted(self.branches.items())],
         }
 
     def missed_kernels(self) -> list[str]:
@@ -96,6 +165,11 @@ class Covered:
 
     def missed_lines(self, path: str) -> list[int]:
         return sorted(line for line in lines_of(path) if not self.lines[path, line])
+
+    def missed_branches(self, path: str) -> list[Branch]:
+        """Those of conditions that were met; what was never met is among the missed lines."""
+        found = sorted(branch for branch in branches_of(path) if not self.branches[branch])
+        return [b for b in found if self.branches[b._replace(came_to=not b.came_to)]]
 
 
 class Coverage:
@@ -124,14 +198,22 @@ class Coverage:
         path = self._paths.get(frame.f_code.co_filename)
         if path is None:
             return None
-        lines = self._found.lines
+        lines, branches = self._found.lines, self._found.branches
+        known, last = _branches(frame.f_code, path), 0
+        frame.f_trace_opcodes = True
 
-        def line(frame: FrameType, event: str, arg: Any) -> Any:
+        def step(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal last
             if event == "line":
                 lines[path, frame.f_lineno] += 1
-            return line
+            elif event == "opcode":
+                branch = known.get((last, frame.f_lasti))
+                if branch is not None:
+                    branches[branch] += 1
+                last = frame.f_lasti
+            return step
 
-        return line
+        return step
 
     def taken(self) -> dict[str, Any]:
         """What was found since the last time."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, PullbackError, Unsupported
-from pullback.contract.imports import resolve, still_importing
+from pullback.contract.imports import resolve
 from pullback.contract.once import once
 from pullback.contract.record import check_number, is_index, is_number
 from pullback.plan.plan import Plan
@@ -195,16 +195,11 @@ class Function:
         are the default are left out."""
         if self.numbers:
             args, options = self.without_numbers(args, options)
-        try:
-            for value in args:
-                call = _BY_TYPE.get(type(value)) or _front_end_of(value)
-                if call is not None:
-                    return call(self, args, options, out)
-            return _front_end("numpy")(self, args, options, out)
-        except AttributeError as error:
-            if "partially initialized module 'pullback" in str(error):
-                raise still_importing(f"pullback.{self.name}") from error
-            raise
+        for value in args:
+            call = _BY_TYPE.get(type(value)) or _front_end_of(value)
+            if call is not None:
+                return call(self, args, options, out)
+        return _front_end("numpy")(self, args, options, out)
 
     def without_numbers(
         self, args: tuple[Any, ...], options: Mapping[str, Any]

@@ -16,6 +16,7 @@ from pullback.contract.errors import (
     MisalignedOperand,
     Unsupported,
 )
+from pullback.contract.imports import imported, resolve
 from pullback.contract.record import Slot
 from pullback.cpu.block import TENSORS, UNSURE, WORKSPACE
 from pullback.tensor.layout import share_an_element
@@ -208,15 +209,13 @@ class NativeRunner:
     __slots__ = ("_block", "_program", "_rules", "_words", "begin")
 
     def __init__(self, program: Any, element: Any, slots: int, rules: Rules = NO_RULES) -> None:
-        from pullback.cpu.door import ADDRESS, slot_words
-        from pullback.cpu.program import encode
-
+        encode, door = resolve("pullback.cpu.program:encode"), imported("pullback.cpu.door")
         words = tuple(encode(program.phases, element, program.index))
         self._words = (ctypes.c_int64 * len(words))(*words)
         self._program = (ctypes.addressof(self._words), len(program.phases))
         self._block = (0,) * (TENSORS + slots) + program.words
         self._rules = rules
-        self.begin = self._open([slot_words(ADDRESS)] * slots, False, ())
+        self.begin = self._open([door.slot_words(door.ADDRESS)] * slots, False, ())
 
     def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
         return self.begin(workspace, threads, 1, addresses)  # type: ignore[no-any-return]
@@ -224,25 +223,24 @@ class NativeRunner:
     def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
         """`begin` for arrays like these, passed by their identity; None where only Python knows
         them. It says STRANGE of others."""
-        from pullback.cpu.door import IGNORED, SHORT_BYTES, slot_of, slot_words
-
+        door = imported("pullback.cpu.door")
+        unused = door.slot_words(door.IGNORED)
         slots = [
-            slot_words(IGNORED) if value is UNUSED else slot_of(value, offsets.get(i, 0))
+            unused if value is UNUSED else door.slot_of(value, offsets.get(i, 0))
             for i, value in enumerate(values)
         ]
         known = [slot for slot in slots if slot is not None]
         if len(known) < len(slots):
             return None
-        short = sum(getattr(value, "nbytes", 0) for value in values) <= SHORT_BYTES
+        short = sum(getattr(value, "nbytes", 0) for value in values) <= door.SHORT_BYTES
         return self._open(known, short, [getattr(value, "dtype", None) for value in values])
 
     def _open(self, slots: Sequence[Sequence[int]], short: bool, dtypes: Sequence[Any]) -> Any:
-        from pullback.cpu.door import Door
-
         rules, kept = self._rules, (self._words, dtypes)
         aligned = [(TENSORS + i, low_bits) for i, low_bits in rules.aligned]
         pairs = [
             (TENSORS + out, low, high, TENSORS + other, *rest)
             for out, low, high, other, *rest in (*rules.apart, *rules.lent)
         ]
-        return Door(self._program, slots, self._block, aligned, pairs, short, kept)
+        make = resolve("pullback.cpu.door:Door")
+        return make(self._program, slots, self._block, aligned, pairs, short, kept)

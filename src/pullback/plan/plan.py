@@ -20,7 +20,7 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
-from pullback.contract.imports import IMPORTS
+from pullback.contract.imports import IMPORTS, uninterrupted
 from pullback.contract.kinds import BackendKind, Reproducibility
 from pullback.contract.once import once
 from pullback.contract.record import (
@@ -293,14 +293,15 @@ class Plan(Generic[D, A]):
         names = names or [slot.name for slot in slots]
         views = self._checked(arrays, op)
         rules = Rules.of(slots, views, lent)
-        with IMPORTS:  # layouts import the kernels they choose
-            return Launch(slots, op, rules, self._runner(views, rules), names)
+        return Launch(slots, op, rules, self._runner(views, rules), names)
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""
+        return self._program(self._checked(arrays, op or self.op))
+
+    def _program(self, views: list[TensorRef | None]) -> Any:
         assert self._layout is not None
-        views = self._checked(arrays, op or self.op)
-        with IMPORTS:
+        with IMPORTS, uninterrupted():  # layouts import the kernels they choose
             return self._layout(self.descriptor, *views)
 
     def _checked(self, arrays: list[Any], op: str) -> list[TensorRef | None]:
@@ -321,7 +322,7 @@ class Plan(Generic[D, A]):
     def _runner(self, views: list[TensorRef | None], rules: Rules) -> Any:
         if self._layout is None:
             return ReferenceRunner(self.record, self.descriptor, views)
-        program = self._layout(self.descriptor, *views)
+        program = self._program(views)
         if self.backend is BackendKind.TRITON:
             return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
         return NativeRunner(program, self.descriptor.element, len(views), rules)  # type: ignore[attr-defined]
