@@ -17,7 +17,7 @@ from pullback.frontends import torch_launch  # noqa: E402
 from pullback.verify.laws import same_bits, trials  # noqa: E402
 from pullback.verify.subject import Subject, subjects  # noqa: E402
 from tensors import array, several, tensors  # noqa: E402
-from test_porter import stranger_to_all  # noqa: E402
+from test_call_cache import with_empty_cache  # noqa: E402
 
 STREAM = pb.Stream.cpu()
 
@@ -45,7 +45,7 @@ SHAPES_ALONE = {("lerp_backward", "a"), ("lerp_backward", "b")}
 @pytest.mark.parametrize("subject", subjects().values(), ids=str)
 def test_short_storage_is_refused_before_and_after_a_call(subject: Subject) -> None:
     """Every tensor of every function; a byte too few; then long enough again."""
-    function = stranger_to_all(subject.name)
+    function = with_empty_cache(subject.name)
     for _, arguments in trials(subject, ElementKind.F32):
         given = tensors(arguments)
         names = [n for n, v in given.items() if torch.is_tensor(v) and v.numel() and v.ndim]
@@ -72,7 +72,7 @@ def test_short_storage_is_refused_before_and_after_a_call(subject: Subject) -> N
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_short_storage_of_outputs_views_and_graded_tensors(warm: bool) -> None:
-    function, x = stranger_to_all("cumsum"), torch.ones(64)
+    function, x = with_empty_cache("cumsum"), torch.ones(64)
     calls: dict[str, Callable[[Any], Any]] = {
         "out": lambda short: function(x, out=short),
         "graded": lambda short: function(short.requires_grad_()),
@@ -92,7 +92,7 @@ def test_short_storage_of_outputs_views_and_graded_tensors(warm: bool) -> None:
 
 
 def test_short_storage_behind_a_view() -> None:
-    function, whole = stranger_to_all("cumsum"), torch.arange(80.0)
+    function, whole = with_empty_cache("cumsum"), torch.arange(80.0)
     view = whole[8:72].view(8, 8)[:, 1:3]
     function(view, 0)
     want, needed = function(view, 0), 4 * (8 + 7 * 8 + 3)
@@ -137,7 +137,7 @@ def test_storage_is_looked_up_in_python_where_its_words_are_unknown(
         with monkeypatch.context() as patch:
             patch.setattr(torch_launch, "_places", lambda *_, found=words: set(found))
             assert torch_launch.storage_words() is None
-            assert torch_launch._known_manners() is None
+            assert torch_launch._dispatch_guard() is None
     tensor = torch.ones(10)
     for look in (torch_launch._slow_address, torch_launch._address):
         assert look(tensor, 40) == tensor.data_ptr()

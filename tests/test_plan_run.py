@@ -1,4 +1,4 @@
-"""Runs of a plan like the run before: native, with the same bits, and only those."""
+"""The call cache of a plan: repeated runs hit it, with the same bits; all others miss it."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def args(x: Any = X, y: Any = None) -> Any:
     return pb.ScanArgs(x=x, y=np.full(X.shape, np.nan, np.float32) if y is None else y)
 
 
-def test_a_run_is_known_again() -> None:
+def test_a_repeated_run_hits_the_cache() -> None:
     plan, given = a_plan(), args()
-    assert not plan._quickly(CPU, NONE, given)
+    assert plan._lookup(CPU, NONE, given) is None
     plan.run(CPU, NONE, given)
     for stream in (CPU, Stream.cpu(3)):
         again = args()
-        assert plan._quickly(stream, NONE, again) is True
+        assert plan._lookup(stream, NONE, again) is not None
         assert same_bits(again.y, SUMS)
 
 
-STRANGERS: dict[str, tuple[Any, Any, Any]] = {
+OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "no stream": (None, NONE, args()),
     "no workspace": (CPU, None, args()),
     "no args": (CPU, NONE, None),
@@ -54,12 +54,22 @@ STRANGERS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_are_left_to_python(name: str) -> None:
+@pytest.mark.parametrize("name", OTHERS)
+def test_runs_with_other_arguments_miss_the_cache(name: str) -> None:
     plan = a_plan()
     plan.run(CPU, NONE, args())
-    assert plan._quickly(*STRANGERS[name]) is False
-    assert plan._quickly(CPU, NONE, args()) is True
+    assert plan._lookup(*OTHERS[name]) is None
+    assert plan._lookup(CPU, NONE, args()) is not None
+
+
+def test_alternating_layouts_of_a_plan_stay_in_the_cache() -> None:
+    plan, layouts = a_plan(), [X, X.T.copy().T, np.repeat(X, 2, 1)[:, ::2], X[::-1].copy()[::-1]]
+    for x in layouts:
+        plan.run(CPU, NONE, args(x=x))
+    for x in layouts * 2:
+        given = args(x=x)
+        assert plan._lookup(CPU, NONE, given) is not None
+        assert same_bits(given.y, np.cumsum(x, 1))
 
 
 @pytest.mark.parametrize("threads", [2**40, 2**63, 10**30])
@@ -72,7 +82,7 @@ def test_more_threads_than_a_word_can_count(threads: int) -> None:
             given = args()
             plan.run(stream, NONE, given)
             assert same_bits(given.y, SUMS)
-        assert not plan._quickly(Stream("cpu", 2**63), NONE, args())
+        assert plan._lookup(Stream("cpu", 2**63), NONE, args()) is None
     finally:
         pb.set_num_threads(before)
 
@@ -82,7 +92,7 @@ def test_what_was_taken_away_is_missed() -> None:
     plan.run(CPU, NONE, given)
     del given.x, bare.nbytes
     for workspace, some in ((NONE, given), (bare, args())):
-        assert plan._quickly(CPU, workspace, some) is False
+        assert plan._lookup(CPU, workspace, some) is None
     with pytest.raises(pb.InvalidProblem):
         plan.run(CPU, NONE, given)
 
@@ -139,18 +149,18 @@ def test_a_workspace_is_apart_from_all_tensors() -> None:
         for start in (0, end):
             plan.run(CPU, Workspace.of(room[start : start + plan.workspace_size]), given)
             assert (given.output == [[0] * 4, [9] * 4, [0] * 4]).all()
-    assert plan._quickly(CPU, Workspace.allocate(plan), given) is True
+    assert plan._lookup(CPU, Workspace.allocate(plan), given) is not None
 
 
 def test_references_are_neither_lost_nor_kept() -> None:
     plan, given, stream = a_plan(), args(), Stream.cpu(2)
     plan.run(stream, NONE, given)
-    things = (given, given.x, given.y, stream, stream.threads, NONE, True, False, plan._quickly)
+    things = (given, given.x, given.y, stream, stream.threads, NONE, True, False, plan._lookup)
     before = [sys.getrefcount(thing) for thing in things]
     for _ in range(100):
-        assert plan._quickly(stream, NONE, given)
-        assert not plan._quickly(stream, NONE, args(x=X[:2]))
-        assert not plan._quickly(stream, NONE, None)
+        assert plan._lookup(stream, NONE, given)
+        assert plan._lookup(stream, NONE, args(x=X[:2])) is None
+        assert plan._lookup(stream, NONE, None) is None
     assert [sys.getrefcount(thing) for thing in things] == before
 
 

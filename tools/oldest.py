@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "cli": [
-        *("tests/test_cli.py", "tests/test_porter.py", "tests/test_recycle.py"),
+        *("tests/test_cli.py", "tests/test_call_cache.py", "tests/test_buffer_pool.py"),
         *("tests/test_kernel_cache.py", "tests/test_elementary.py", "tests/test_laws.py"),
     ],
     "jax": ["tests/test_jax.py", "tests/test_jax_derivatives.py"],

@@ -37,8 +37,8 @@ from pullback.contract.kinds import (
     SoftmaxKind,
     TieRule,
 )
+from pullback.cpu.buffer_pool import cache_info, empty_cache, set_cache_limit
 from pullback.cpu.pool import get_num_threads, set_num_threads
-from pullback.cpu.recycle import cache_info, empty_cache, set_cache_limit
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut, TensorRef
 

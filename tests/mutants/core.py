@@ -2,7 +2,10 @@
 
 from mutants import Fuzz, Mutant, Suite, laws
 
-KNOWN = (Suite("test_porter.py", "strangers or argument or overlapping"), Suite("test_plan_run.py"))
+KNOWN = (
+    Suite("test_call_cache.py", "other_arguments or argument or overlapping"),
+    Suite("test_plan_run.py"),
+)
 
 MUTANTS = (
     # --- contract -------------------------------------------------------------------------------
@@ -110,31 +113,31 @@ MUTANTS = (
     # --- cpu: how calls are known again ----------------------------------------------------------
     Mutant(
         "known calls: read-only arrays are written",
-        "cpu/door.py",
-        "    if rank != slot[RANK] or array[FLAGS] & IS_WRITABLE != slot[WRITABLE]:",
-        "    if rank != slot[RANK]:",
+        "cpu/operands.py",
+        "    if rank != operand[RANK] or array[FLAGS] & IS_WRITABLE != operand[WRITABLE]:",
+        "    if rank != operand[RANK]:",
         "read-only flag of an `out` that was writable before",
         KNOWN,
     ),
     Mutant(
         "known calls: dtypes are not compared",
-        "cpu/door.py",
-        "array[OBJECT_TYPE] != slot[OBJECT] or array[ARRAY_DTYPE] != slot[DTYPE]",
-        "array[OBJECT_TYPE] != slot[OBJECT]",
+        "cpu/operands.py",
+        "array[OBJECT_TYPE] != operand[OBJECT] or array[ARRAY_DTYPE] != operand[DTYPE]",
+        "array[OBJECT_TYPE] != operand[OBJECT]",
         "wrong cache key: integers run the kernel of floats",
         KNOWN,
     ),
     Mutant(
         "known calls: strides are not compared",
-        "cpu/door.py",
-        "        if extents[axis] != slot[EXTENTS + axis] or strides[axis] != slot[STRIDES + axis]:",
-        "        if extents[axis] != slot[EXTENTS + axis]:",
+        "cpu/operands.py",
+        "        if extents[axis] != operand[EXTENTS + axis] or strides[axis] != operand[STRIDES + axis]:",
+        "        if extents[axis] != operand[EXTENTS + axis]:",
         "wrong cache key: another layout runs this launch",
         KNOWN,
     ),
     Mutant(
         "known calls: overlap test turned round",
-        "cpu/door.py",
+        "cpu/native_launch.py",
         "        near = distance + rules[4] < rules[2] and rules[1] < distance + rules[5]",
         "        near = distance + rules[4] < rules[1] and rules[2] < distance + rules[5]",
         "overlap test: outputs over inputs are written",
@@ -142,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "known calls: any output may be any input",
-        "cpu/door.py",
+        "cpu/native_launch.py",
         "        if near and (distance != 0 or rules[6] == 0):",
         "        if near and distance != 0:",
         "overlap test: in place where the op does not allow it",
@@ -150,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "known calls: alignment is not checked",
-        "cpu/door.py",
+        "cpu/native_launch.py",
         "        if place & rules[1] != 0 or place == 0:",
         "        if place == 0:",
         "check dropped: misaligned memory",
@@ -158,27 +161,43 @@ MUTANTS = (
     ),
     Mutant(
         "known calls: floats are equal by type",
-        "cpu/porter.py",
+        "cpu/call_cache.py",
         "    return at(value)[FLOAT] == fact if kind == BITS else tuple_size(value) == fact",
         "    return True if kind == BITS else tuple_size(value) == fact",
         "wrong cache key: another weight runs the launch of the first",
-        (Suite("test_porter.py", "compared_exactly"),),
+        (Suite("test_call_cache.py", "compared_exactly"),),
     ),
     Mutant(
         "known calls: options are equal by type",
-        "cpu/porter.py",
+        "cpu/call_cache.py",
         "        return value == fact or compare(value, fact, EQ) == 1",
         "        return True",
         "wrong cache key: another axis runs the launch of the first",
-        (Suite("test_porter.py"),),
+        (Suite("test_call_cache.py"),),
     ),
     Mutant(
         "known runs: a workspace of any size",
-        "cpu/plan_run.py",
-        "        or _number(workspace, record[BYTES_OF]) < record[BYTES]\n",
-        "",
+        "cpu/call_cache.py",
+        "    if _number(workspace, plan[BYTES_OF]) < plan[NEEDED] or threads < 1:",
+        "    if threads < 1:",
         "check dropped: a workspace too small is written",
         (Suite("test_plan_run.py"),),
+    ),
+    Mutant(
+        "known calls: an evicted record stays in the table of addresses",
+        "cpu/call_cache.py",
+        "        _move_to_front(records, last)\n        _move_to_front(addresses, last)\n        drop(gone)",
+        "        _move_to_front(records, last)\n        drop(gone)",
+        "records and addresses disagree: the wrong one is evicted",
+        (Suite("test_call_cache.py", "evicted"),),
+    ),
+    Mutant(
+        "known calls: a hit does not become the latest",
+        "cpu/call_cache.py",
+        "        if number > 0:\n            _move",
+        "        if number > CAPACITY:\n            _move",
+        "first in, first out: a call in use is evicted",
+        (Suite("test_call_cache.py", "evicted"),),
     ),
     # --- cpu: threads and memory -----------------------------------------------------------------
     Mutant(
@@ -200,8 +219,8 @@ MUTANTS = (
     Mutant(
         "thread pool: the caller does not wait for workers",
         "cpu/workers.py",
-        "    while gate & _INSIDE != 0:\n        sleep_while(job + GATE, gate)\n        gate = load(job + GATE)",
-        "    while gate & _INSIDE > 64:\n        sleep_while(job + GATE, gate)\n        gate = load(job + GATE)",
+        "    while admission & _INSIDE != 0:\n        sleep_while(job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
+        "    while admission & _INSIDE > 64:\n        sleep_while(job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
         "missing wait: results are read while they are written",
         (Suite("test_pool.py", "waits_for_workers"),),
     ),
@@ -215,19 +234,19 @@ MUTANTS = (
     ),
     Mutant(
         "buffer pool: blocks are an eighth too small",
-        "cpu/recycle.py",
+        "cpu/buffer_pool.py",
         "    return -(-size // step) * step",
         "    return size // step * step",
         "limit: outputs reach behind their memory",
-        (Suite("test_recycle.py", "ordinary or the_law"),),
+        (Suite("test_buffer_pool.py", "ordinary or the_law"),),
     ),
     Mutant(
         "buffer pool: the limit is ignored",
-        "cpu/recycle.py",
+        "cpu/buffer_pool.py",
         "    if _pool[IDLE_BYTES] > limit:",
         "    if _pool[IDLE_BYTES] > limit + (1 << 40):",
         "memory is never given back",
-        (Suite("test_recycle.py", "limit"),),
+        (Suite("test_buffer_pool.py", "limit"),),
     ),
     # --- cpu: arithmetic and layout --------------------------------------------------------------
     Mutant(

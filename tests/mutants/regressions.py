@@ -48,8 +48,8 @@ MUTANTS = (
     ),
     Mutant(
         "torch: a known call on a storage that is too short",
-        "cpu/door.py",
-        "    if not is_inside_storage(at(slot[STORAGE_AT]), word, place, slot[REACH]):\n        return STRANGE\n",
+        "cpu/operands.py",
+        "    if not is_inside_storage(at(operand[STORAGE_AT]), word, place, operand[REACH]):\n        return MISMATCH\n",
         "",
         "reads and writes behind a storage that was made smaller",
         (Suite("test_foreign_memory.py", "before_and_after and cumsum"),),

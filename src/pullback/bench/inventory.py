@@ -259,7 +259,7 @@ def _calls() -> Iterator[None]:
     run, _ = problem.into_outputs()
     for _ in range(2):
         run()
-        yield problem.subject.function.face(problem.arguments["x"])
+        yield problem.subject.function.wrapper(problem.arguments["x"])
 
 
 def compile_ahead(name: str, element: ElementKind) -> str:

@@ -62,7 +62,7 @@ def calls() -> Iterator[Overhead]:
 
     problem = Problem(subjects()["cumsum"], {"x": _tiny(), "axis": -1})
     run, _ = problem.into_outputs()
-    function, x = problem.subject.function.face, problem.arguments["x"]
+    function, x = problem.subject.function.wrapper, problem.arguments["x"]
     took = race({PLAN: run, FUNCTION: lambda: function(x)}, EFFORT)
     yield from (_entry(what, timing.median) for what, timing in took.items())
 
@@ -129,7 +129,7 @@ def torch_calls() -> Iterator[Overhead]:
     yield _entry(AFTER, _child(_AFTER, without="OMP_WAIT_POLICY"))
     yield _entry(FIRST_TENSOR, _started(_FIRST_TENSOR))
 
-    cumsum = subjects()["cumsum"].function.face
+    cumsum = subjects()["cumsum"].function.wrapper
     plain, leaf = torch.from_numpy(_tiny()), torch.from_numpy(_tiny()).requires_grad_(True)
     took = race({EAGER: lambda: cumsum(plain), GRAD: lambda: cumsum(leaf)}, EFFORT)
     yield from (_entry(what, timing.median) for what, timing in took.items())
@@ -151,7 +151,7 @@ def jax_calls() -> Iterator[Overhead]:
     import jax
     import jax.numpy as jnp
 
-    cumsum = subjects()["cumsum"].function.face
+    cumsum = subjects()["cumsum"].function.wrapper
     x = jnp.asarray(_tiny())
     ours, theirs = jax.jit(lambda a: cumsum(a)), jax.jit(lambda a: jnp.add(a, a))
     runs: dict[str, Callable[[], Any]] = {
@@ -225,7 +225,10 @@ def step(framework: str, rival: str, op: str, effort: Effort, threads: int) -> R
     forward = workload.forward(op, draw)
     dy = draw.normal(*forward.answer()[0].shape)
     theirs = family.peers.table(rival)[op]
-    functions: dict[str, Callable[..., Any]] = {OURS: forward.subject.function.face, rival: theirs}
+    functions: dict[str, Callable[..., Any]] = {
+        OURS: forward.subject.function.wrapper,
+        rival: theirs,
+    }
     runs: dict[str, Callable[[], Any]] = {}
     verdicts: dict[str, str] = {}
     peers.prepare(framework, threads)

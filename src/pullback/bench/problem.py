@@ -53,7 +53,7 @@ class Problem:
     @cached_property
     def allocating(self) -> Callable[[], Any]:
         """The call people write."""
-        function, given = self.subject.function.face, self.given
+        function, given = self.subject.function.wrapper, self.given
         return lambda: function(**given)
 
     @cached_property

@@ -50,8 +50,8 @@ def _said(value: Any) -> str:
 def findings() -> dict[str, Any]:
     import pullback
     from pullback.bench.machine import cores, describe, installed
+    from pullback.cpu.buffer_pool import cache_info
     from pullback.cpu.cache import cache_folder
-    from pullback.cpu.recycle import cache_info
     from pullback.cpu.store import limit, summary
 
     machine = describe(pullback.get_num_threads())

@@ -4,6 +4,6 @@ the family laid out for its kernels."""
 
 STATUS, DETAIL, WORKSPACE, TENSORS = 0, 1, 3, 4
 
-# Statuses no kernel has, of a launch that did not begin: the arrays are not those it was laid out
-# for; or somebody must look at their addresses.
-STRANGE, UNSURE = -1, -2
+# Statuses no kernel has, of a launch that did not begin: the arrays have another layout than the
+# launch was validated for; or Python must check their addresses.
+MISMATCH, NEEDS_CHECK = -1, -2

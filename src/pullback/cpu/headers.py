@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numba.extending import register_jitable
 
+from pullback.contract.settings import SAFE
 from pullback.cpu.atomics import INT
 from pullback.cpu.interpreter import (
     as_integer,
@@ -68,10 +69,10 @@ def is_inside_storage(words, word, place, reach):
 
 
 @native(INT(INT, INT, INT))
-def _address_in_storage(book, passed, count):
+def _address_in_storage(table, passed, count):
     """`self` is an array: None, the function that describes a tensor, where its storage is. The
     address of the first argument, a tensor; 0 if its storage has fewer bytes than the second."""
-    words, given = at(data_of(book)), at(passed)
+    words, given = at(data_of(table)), at(passed)
     if given[0] == words[0]:
         return from_integer(0)
     tensor, storage = stack_words(TENSOR_WORDS), at(address_of(words) + 16)
@@ -98,7 +99,10 @@ def numpy_function(place: int) -> int:
 
 @cache
 def headers_are_known() -> bool:
-    """Whether arrays of this NumPy are laid out as above, and only we look at them meanwhile."""
+    """Whether arrays of this NumPy are laid out as above and the GIL protects them; no with
+    PULLBACK_SAFE=1."""
+    if SAFE:
+        return False
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     if sys.implementation.name != "cpython" or sys.byteorder != "little" or not locked:
         return False
@@ -129,14 +133,14 @@ class Describer:
     `int dltensor_from_py_object_no_sync(PyObject *tensor, DLTensor *description)`, and the words by
     which their storage is found."""
 
-    __slots__ = ("_book", "address_in_storage", "describe", "storage")
+    __slots__ = ("_words", "address_in_storage", "describe", "storage")
 
     def __init__(self, describe: int, storage: Sequence[int]) -> None:
-        self._book = np.array((id(None), describe, *storage), np.int64)
-        self.describe, self.storage = describe, numpy_address(self._book) + 16
+        self._words = np.array((id(None), describe, *storage), np.int64)
+        self.describe, self.storage = describe, numpy_address(self._words) + 16
         # Of a tensor and the bytes it must have: its address, or 0 if its storage is shorter.
         method = fast_method(b"address_in_storage", _address_in_storage())
-        self.address_in_storage: Callable[[Any, int], int] = method.of(self._book)
+        self.address_in_storage: Callable[[Any, int], int] = method.of(self._words)
 
 
 # By the types of tensors, for ever: slots point into them.

@@ -17,6 +17,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from pullback.contract.settings import SAFE
+
 
 class _Part(JITCodeLibrary):
     """The code of one function; only that of the kernel itself becomes machine code."""
@@ -49,6 +51,9 @@ def linked_into(kernel: str) -> Iterator[None]:
     """While this lasts, what Numba compiles are parts of the function of this name. A signal
     handler may come here while the code it interrupted is here already."""
     codegen = cpu_target.target_context.codegen()
+    if SAFE or not _is_known(codegen):
+        yield
+        return
     with global_compiler_lock:
         own = vars(codegen)
         ours = {
@@ -63,6 +68,19 @@ def linked_into(kernel: str) -> Iterator[None]:
             for name in ours:
                 del own[name]
             own.update(before)
+
+
+def _is_known(codegen: Any) -> bool:
+    """Whether this Numba has what is replaced above; if not, it compiles in its own way."""
+    uses = ("_optimize_functions", "_optimize_final_module", "_finalize_dynamic_globals")
+    managers = getattr(codegen, "_module_pass_manager", None)
+    return (
+        all(hasattr(JITCodeLibrary, name) for name in uses)
+        and hasattr(codegen, "_library_class")
+        and hasattr(codegen, "set_env")
+        and managers is not None
+        and type(managers()) is tuple
+    )
 
 
 def _set_environment(codegen: Any, name: str, environment: Any) -> None:

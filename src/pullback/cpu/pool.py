@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.imports import IMPORTS, guard_forks, imported, uninterrupted
+from pullback.contract.settings import OPENMP
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
 _WANTED: Final = "a whole number of at least 1"
@@ -30,11 +31,11 @@ class _Native(NamedTuple):
 
     state: int
     worker: int
-    lend: int
+    openmp_entry: int
     execute: int
 
 
-def immortal(size: int) -> int:
+def permanent_alloc(size: int) -> int:
     """Zeroed memory that is never freed: native threads read it until the process is gone."""
     line = 128
     memory = ctypes.create_string_buffer(size + line)
@@ -44,7 +45,7 @@ def immortal(size: int) -> int:
 
 _native: _Native | None = None
 _prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
-_threads: Final = ctypes.c_int64.from_address(immortal(8))  # zero until somebody asks
+_threads: Final = ctypes.c_int64.from_address(permanent_alloc(8))  # zero until somebody asks
 
 
 def set_num_threads(n: int) -> None:
@@ -117,7 +118,7 @@ def _load() -> _Native:
         if _native is None:
             with uninterrupted():
                 state, workers = _state(), imported("pullback.cpu.workers")
-            native = _Native(state, workers.work(), workers.lend(), workers.execute())
+            native = _Native(state, workers.work(), workers.openmp_entry(), workers.execute())
             _reset(native)
             _native = native
         return _native
@@ -133,7 +134,7 @@ def _state() -> int:
     from pullback.cpu import workers
 
     cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
-    state = immortal(workers.STATE_BYTES)
+    state = permanent_alloc(workers.STATE_BYTES)
     add_symbol(workers.SYMBOL, state)
     for name in workers.LINUX_ONLY:
         if address_of_symbol(name) is None:
@@ -145,7 +146,7 @@ def _reset(native: _Native) -> None:
     """An empty pool: no worker, no job, no slot taken."""
     from threading import main_thread
 
-    from pullback.cpu import team, workers
+    from pullback.cpu import openmp, workers
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
     word = ctypes.c_int64.from_address
@@ -154,12 +155,13 @@ def _reset(native: _Native) -> None:
     for core in cores:
         if core < 8 * workers.CPUS_BYTES:
             word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
-    word(native.state + workers.LEND).value = native.lend
-    for place, name in team.NAMES.items():
-        ctypes.memmove(native.state + workers.TEAM + place, name, len(name))
+    word(native.state + workers.OPENMP_ENTRY).value = native.openmp_entry
+    for place, name in openmp.NAMES.items():
+        ctypes.memmove(native.state + workers.OPENMP + place, name, len(name))
     main = main_thread().ident or 0
     word(native.state + workers.MAIN).value = main
-    word(native.state + workers.TEAM + team.OWNER).value = 0 if _was_forked() else main
+    owner = main if OPENMP and not _was_forked() else 0
+    word(native.state + workers.OPENMP + openmp.OWNER).value = owner
     # Without Linux's wait queue no worker can start, and callers do all the work.
     word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
 

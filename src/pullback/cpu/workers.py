@@ -1,13 +1,13 @@
 """The native half of the thread pool: the program runner and the loop of a worker.
 
 A *job* is one phase that is being split. The calling thread takes one of 32 job slots, fills it,
-opens its gate and works itself; idle workers pass the gate while seats are left, then claim chunks
-from the same counter. The caller closes the gate once the counter runs out and waits only for
-those inside, so it never depends on a worker that has not come yet, and nothing can deadlock:
-not with more callers than workers, not when a kernel runs a program of its own.
+admits workers and works itself; idle workers enter while it admits any, then claim chunks from the
+same counter. Once the counter runs out the caller admits no more and waits only for those inside,
+so it never depends on a worker that has not come yet, and nothing can deadlock: not with more
+callers than workers, not when a kernel runs a program of its own.
 
-Slots and pool live in memory that is never freed, so a worker that comes late reads a closed gate
-and nothing worse. The state starts as zeros; a forked child returns to that.
+Slots and pool live in memory that is never freed, so a worker that comes late is not admitted, and
+nothing worse. The state starts as zeros; a forked child returns to that.
 """
 
 from __future__ import annotations
@@ -43,10 +43,18 @@ from pullback.cpu.interrupt import (
     was_interrupted,
 )
 from pullback.cpu.kernel import native
-from pullback.cpu.team import TEAM_BYTES, meet, takes
+from pullback.cpu.openmp import DONOR_BYTES, register_worker, run_on_openmp
 from pullback.cpu.words import address_of, stack_words, symbol
 
-__all__ = ["FUTEX", "LINUX_ONLY", "SYMBOL", "execute", "execute_uninterrupted", "lend", "work"]
+__all__ = [
+    "FUTEX",
+    "LINUX_ONLY",
+    "SYMBOL",
+    "execute",
+    "execute_uninterrupted",
+    "openmp_entry",
+    "work",
+]
 
 SYMBOL: Final = "pullback_pool"
 LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu", "pthread_getcpuclockid")
@@ -60,10 +68,10 @@ ENTRY: Final = 0  # address of `work`, for pthread_create; 0: no worker may star
 SPINNERS_MAX: Final = 8  # more idle workers than this go to sleep at once
 STARTED: Final = 16
 GROWING: Final = 24
-LEND: Final = 32  # address of `lend`, for a team
+OPENMP_ENTRY: Final = 32  # address of `openmp_entry`
 MAIN: Final = 40  # the interpreter's main thread, which looks for signals
 EPOCH: Final = 128  # counts opened jobs; idle workers watch it
-OPEN: Final = 136  # bit per slot: a job with (perhaps) seats left
+OPEN: Final = 136  # bit per slot: a job that may still admit workers
 IDLE: Final = 256  # workers awake and without a job
 ASLEEP: Final = 384  # bit per worker, several words
 TAKEN: Final = 512  # bit per slot: owned by a caller
@@ -71,7 +79,7 @@ CPUS: Final = 640  # the cores this process may use, as a cpu_set_t
 JOBS: Final = 768
 
 # A job:
-GATE: Final = 0  # seats left in the high half, workers inside in the low half
+ADMISSION: Final = 0  # workers it still admits in the high half, workers inside in the low half
 NEXT: Final = 128  # the next chunk nobody has claimed
 KERNEL: Final = 256
 COUNT: Final = 264
@@ -81,18 +89,18 @@ WATCH: Final = 288  # of the main thread if that is the caller, see interrupt.py
 JOB_BYTES: Final = 384
 
 # A worker:
-CREW: Final = JOBS + SLOTS * JOB_BYTES
-CALLED: Final = 0  # raised by the caller that wakes this worker; the worker sleeps on it
+WORKERS: Final = JOBS + SLOTS * JOB_BYTES
+WAKE_FLAG: Final = 0  # raised by the caller that wakes this worker; the worker sleeps on it
 THREAD: Final = 8  # its pthread_t
-SHUNNED: Final = 16  # 1 + the core it keeps off
+EXCLUDED_CORE: Final = 16  # 1 + the core it keeps off
 WORKER_BYTES: Final = 64
-TEAM: Final = CREW + MAX_WORKERS * WORKER_BYTES
-STATE_BYTES: Final = TEAM + TEAM_BYTES
+OPENMP: Final = WORKERS + MAX_WORKERS * WORKER_BYTES
+STATE_BYTES: Final = OPENMP + DONOR_BYTES
 
-_SEAT: Final = 1 << 32
-_WAITING: Final = 1 << 31  # in the gate: the caller sleeps, the last one out wakes it
+_ONE_WORKER: Final = 1 << 32
+_WAITING: Final = 1 << 31  # the caller sleeps, the last one out wakes it
 _INSIDE: Final = _WAITING - 1
-_LOW_HALF: Final = _SEAT - 1
+_LOW_HALF: Final = _ONE_WORKER - 1
 
 # Rounds of `pause` (25 ns on Zen 3, 50 on Skylake) before sleeping: long enough to bridge the
 # Python code between two calls and about what waking up costs, short enough to go unnoticed.
@@ -132,7 +140,7 @@ def _is_main_thread():
 
 
 @register_jitable
-def _claim_chunks(job, watch):
+def _run_chunks(job, watch):
     """Work until no chunk is left. Who has a watch looks for signals before it claims one: a chunk
     that is claimed is done, for another may wait for its carry."""
     kernel, block = load(job + KERNEL), load(job + BLOCK)
@@ -149,18 +157,18 @@ def _claim_chunks(job, watch):
 
 @register_jitable
 def _enter(job):
-    """Take a seat if one is left."""
+    """Enter a job if it still admits workers."""
     while True:
-        gate = load(job + GATE)
-        if gate < _SEAT:
+        admission = load(job + ADMISSION)
+        if admission < _ONE_WORKER:
             return False
-        if exchange_if(job + GATE, gate, gate - _SEAT + 1):
+        if exchange_if(job + ADMISSION, admission, admission - _ONE_WORKER + 1):
             return True
 
 
 @register_jitable
 def _help(pool):
-    """Work on every open job that has a seat; True if there was one."""
+    """Work on every open job that admits workers; True if there was one."""
     helped = False
     candidates = load(pool + OPEN)
     while candidates != 0:
@@ -168,12 +176,12 @@ def _help(pool):
         candidates &= candidates - 1
         if _enter(job):
             fetch_add(pool + IDLE, -1)
-            _claim_chunks(job, 0)
+            _run_chunks(job, 0)
             # Idle before out: the caller's next phase then counts on this worker, not on a wake.
             fetch_add(pool + IDLE, 1)
-            gate = fetch_add(job + GATE, -1)
-            if gate & _WAITING != 0 and gate & _INSIDE == 1:
-                wake(job + GATE, 1)
+            admission = fetch_add(job + ADMISSION, -1)
+            if admission & _WAITING != 0 and admission & _INSIDE == 1:
+                wake(job + ADMISSION, 1)
             helped = True
     return helped
 
@@ -181,7 +189,7 @@ def _help(pool):
 @register_jitable
 def _sleep(pool, index, epoch):
     """Sleep until a caller picks this worker."""
-    called = pool + CREW + index * WORKER_BYTES + CALLED
+    called = pool + WORKERS + index * WORKER_BYTES + WAKE_FLAG
     group, bit = pool + ASLEEP + index // 64 * 8, 1 << index % 64
     store(called, 0)
     fetch_or(group, bit)
@@ -195,7 +203,7 @@ def _sleep(pool, index, epoch):
 
 @native(types.void(INT))
 def work(index):
-    """Life of a worker thread. It never ends: the process takes it along when it exits."""
+    """The loop of a worker thread. It never ends: the process takes it along when it exits."""
     exact_arithmetic()
     pool = symbol(SYMBOL)
     fetch_add(pool + IDLE, 1)
@@ -224,10 +232,10 @@ def _wake_some(pool, missing):
             bit = 1 << index
             asleep &= ~bit
             if fetch_and(pool + ASLEEP + group * 8, ~bit) & bit != 0:
-                worker = pool + CREW + (group * 64 + index) * WORKER_BYTES
+                worker = pool + WORKERS + (group * 64 + index) * WORKER_BYTES
                 _keep_off_this_core(pool, worker)
-                store(worker + CALLED, 1)
-                wake(worker + CALLED, 1)
+                store(worker + WAKE_FLAG, 1)
+                wake(worker + WAKE_FLAG, 1)
                 missing -= 1
 
 
@@ -240,7 +248,12 @@ def _keep_off_this_core(pool, worker):
     """
     core = types.int64(_current_core())
     thread = load(worker + THREAD)  # 0 if its creator has not come back from creating it
-    if thread == 0 or core < 0 or core >= CPUS_BYTES * 8 or load(worker + SHUNNED) == core + 1:
+    if (
+        thread == 0
+        or core < 0
+        or core >= CPUS_BYTES * 8
+        or load(worker + EXCLUDED_CORE) == core + 1
+    ):
         return
     cores = _scratch()
     others = 0
@@ -252,7 +265,7 @@ def _keep_off_this_core(pool, worker):
         others |= bits
     if others != 0:
         _pthread_setaffinity(thread, CPUS_BYTES, cores)
-        store(worker + SHUNNED, core + 1)
+        store(worker + EXCLUDED_CORE, core + 1)
 
 
 @register_jitable
@@ -266,7 +279,7 @@ def _grow(pool, workers):
     _pthread_sigmask(types.int32(0), blocked, before)
     while load(pool + STARTED) < min(workers, MAX_WORKERS):
         index = load(pool + STARTED)
-        worker = pool + CREW + index * WORKER_BYTES
+        worker = pool + WORKERS + index * WORKER_BYTES
         if _pthread_create(worker + THREAD, 0, load(pool + ENTRY), index) != 0:
             store(pool + ENTRY, 0)  # a limit of the system: it would be in the way at every call
             break
@@ -289,24 +302,24 @@ def _take_slot(pool):
 
 @register_jitable
 def _close(job):
-    """Close the gate and wait until the workers inside are out."""
-    fetch_and(job + GATE, _LOW_HALF)
+    """Admit no more workers and wait until those inside are out."""
+    fetch_and(job + ADMISSION, _LOW_HALF)
     for _ in range(_SPINS):
-        if load(job + GATE) == 0:
+        if load(job + ADMISSION) == 0:
             return
         pause()
-    gate = fetch_or(job + GATE, _WAITING) | _WAITING
-    while gate & _INSIDE != 0:
-        sleep_while(job + GATE, gate)
-        gate = load(job + GATE)
+    admission = fetch_or(job + ADMISSION, _WAITING) | _WAITING
+    while admission & _INSIDE != 0:
+        sleep_while(job + ADMISSION, admission)
+        admission = load(job + ADMISSION)
 
 
 @native(types.void(INT))
-def lend(job):
-    """What each thread of a foreign team does for a job."""
-    meet(symbol(SYMBOL) + TEAM)
+def openmp_entry(job):
+    """What each OpenMP thread does for a job."""
+    register_worker(symbol(SYMBOL) + OPENMP)
     before = exact_arithmetic()
-    _claim_chunks(job, load(job + WATCH) if _is_main_thread() else 0)
+    _run_chunks(job, load(job + WATCH) if _is_main_thread() else 0)
     restore_arithmetic(before)
 
 
@@ -336,10 +349,10 @@ def _do_alone(kernel, count, grain, block, watch):
 
 @register_jitable
 def _split(pool, kernel, count, grain, block, threads, watch):
-    """One phase, shared with a team that waits for work or with at most `threads - 1` workers."""
+    """One phase, shared with spinning OpenMP threads or with at most `threads - 1` workers."""
     job = _scratch()
     _describe(job, kernel, count, grain, block, watch)
-    if takes(pool + TEAM, threads, load(pool + LEND), job):
+    if run_on_openmp(pool + OPENMP, threads, load(pool + OPENMP_ENTRY), job):
         return
     if load(pool + STARTED) < threads - 1:
         _grow(pool, threads - 1)
@@ -349,14 +362,14 @@ def _split(pool, kernel, count, grain, block, threads, watch):
         return
     job = pool + JOBS + slot * JOB_BYTES
     _describe(job, kernel, count, grain, block, watch)
-    seats = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
-    store(job + GATE, seats * _SEAT)
+    wanted = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
+    store(job + ADMISSION, wanted * _ONE_WORKER)
     fetch_or(pool + OPEN, 1 << slot)
     fetch_add(pool + EPOCH, 1)
-    missing = seats - load(pool + IDLE)
+    missing = wanted - load(pool + IDLE)
     if missing > 0:
         _wake_some(pool, missing)
-    _claim_chunks(job, watch)
+    _run_chunks(job, watch)
     fetch_and(pool + OPEN, ~(1 << slot))
     _close(job)
     fetch_and(pool + TAKEN, ~(1 << slot))

@@ -30,7 +30,7 @@ from pullback.contract.imports import IMPORTS
 from pullback.cpu.atomics import INT, load
 from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
-from pullback.cpu.pool import execute_address, immortal, threads_address
+from pullback.cpu.pool import execute_address, permanent_alloc, threads_address
 from pullback.cpu.words import address_of, at, call, stack_words, symbol
 from pullback.cpu.xla_frame import (
     ARGS,
@@ -138,7 +138,7 @@ def handle(address):
 def _words() -> Any:
     """The state of this process."""
     count = TABLE + 2 * CAPACITY
-    address = immortal(count * 8)
+    address = permanent_alloc(count * 8)
     add_symbol(SYMBOL, address)
     words = (ctypes.c_int64 * count).from_address(address)
     words[EXECUTE], words[THREADS] = execute_address(), threads_address()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.errors import BufferTooSmall
-from pullback.cpu.recycle import Maker
-from pullback.frontends.ready import Ready, prepare
+from pullback.cpu.buffer_pool import OutputAllocator
+from pullback.frontends.prepared import PreparedCall, prepare_call
 from pullback.plan.function import FRONT_ENDS, Function
 from pullback.plan.plan import exact, remember
 from pullback.tensor.adapters import (
@@ -23,30 +23,32 @@ from pullback.tensor.adapters import (
 )
 from pullback.tensor.view import TensorSpec
 
-_READY: dict[Any, Ready] = {}
+_PREPARED: dict[Any, PreparedCall] = {}
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-    """Run `function` on NumPy arrays (or anything seen through NumPy), and introduce the call to
-    its porter, who answers the next one like it."""
+    """Run `function` on NumPy arrays (or anything seen through NumPy), and insert the call into its
+    cache, which repeats the next one like it."""
     key = _key(function, args, options, out)
     try:
-        ready = _READY.get(key)
+        prepared = _PREPARED.get(key)
     except (TypeError, ValueError):  # an unhashable argument: binding names it
-        ready = None
-    if ready is None and any(family_of(v) in (JAX, TRACED) for v in (*args, *options.values())):
+        prepared = None
+    if prepared is None and any(family_of(v) in (JAX, TRACED) for v in (*args, *options.values())):
         return FRONT_ENDS["jax"]()(function, args, options, out)  # NumPy arrays among JAX's
-    if ready is None:
-        ready = remember(_READY, key, prepare(function, args, options, out, _maker))
+    if prepared is None:
+        prepared = remember(
+            _PREPARED, key, prepare_call(function, args, options, out, _allocator_of)
+        )
     seen = {name: _seen(value) for name, value in options.items()}
     into = tuple(map(_seen, out)) if type(out) is tuple else _seen(out)
-    result = ready.run(tuple(map(_seen, args)), seen, into, _address)
-    ready.introduce(function, (*function.values(args, options), out))
+    result = prepared.run(tuple(map(_seen, args)), seen, into, _address)
+    prepared.insert(function, (*function.values(args, options), out))
     return result if out is None else out
 
 
-def _maker(spec: TensorSpec) -> Callable[[], Any]:
-    return Maker(spec.shape, spec.element.dtype)
+def _allocator_of(spec: TensorSpec) -> Callable[[], Any]:
+    return OutputAllocator(spec.shape, spec.element.dtype)
 
 
 def _address(array: Any, _: int) -> int:

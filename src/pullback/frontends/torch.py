@@ -18,12 +18,12 @@ from torch.autograd import forward_ad, profiler
 from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
-from pullback.frontends.torch_autograd import Recorded, Tape, transform
+from pullback.frontends.torch_autograd import AutogradPlan, EagerFunction, transform
 from pullback.frontends.torch_launch import (
     FOREIGN,
     OVERRIDDEN,
     entry_of,
-    introduce,
+    insert,
     key_of,
     launch,
     summarise,
@@ -68,11 +68,11 @@ def _plain_call(
         if torch.is_grad_enabled():
             return _recorded(key, function, args, options, out)
     entry = entry_of(key, function, args, options, out)
-    result = entry.ready.run(args, options, out, entry.look)
+    result = entry.prepared.run(args, options, out, entry.look)
     if out is not None or "accumulate_into" in options:
         _touch(result)
     else:
-        introduce(entry, function, args, options)
+        insert(entry, function, args, options)
     return result
 
 
@@ -86,45 +86,45 @@ def _recorded(
             function.name, written, "None where a gradient is recorded", "a tensor to write into"
         )
     entry = entry_of(key, function, args, options, None)
-    tape = entry.tape
-    if tape is None:
-        tape = entry.tape = Tape(function, function.bind(args, options))
-        entry.places = _places(function, tape, len(args), options)
-    guest = introduce(entry, function, args, options)
-    if guest is not None:
-        guest.witness = _witness(function, tape)
-    if tape.extra:
-        run = partial(launch, function, *args, **{**options, **tape.extra})
+    autograd = entry.autograd
+    if autograd is None:
+        autograd = entry.autograd = AutogradPlan(function, function.bind(args, options))
+        entry.places = _places(function, autograd, len(args), options)
+    record = insert(entry, function, args, options)
+    if record is not None:
+        record.recorder = _recorder(function, autograd)
+    if autograd.extra:
+        run = partial(launch, function, *args, **{**options, **autograd.extra})
     else:
-        run = partial(entry.ready.run, args, options, None, entry.look)
+        run = partial(entry.prepared.run, args, options, None, entry.look)
     values = (*args, *options.values()) if options else args
     tensors, others = entry.places
     given = {name: values[i] for name, i in others} if others else None
-    return Recorded.apply((tape, run, given), *[values[i] for i in tensors])
+    return EagerFunction.apply((autograd, run, given), *[values[i] for i in tensors])
 
 
-def _witness(function: Function, tape: Tape) -> Callable[..., Any]:
-    """What runs and records calls that the porter knows: a function of all arguments, and of the
+def _recorder(function: Function, autograd: AutogradPlan) -> Callable[..., Any]:
+    """What runs and records calls that the cache holds: a function of all arguments, and of the
     `out` that is None."""
     places = {name: place for place, name in enumerate(function.parameters)}
-    tensors = [places[name] for name in tape.names]
-    others = [(name, places[name]) for name in function.tensors if name not in tape.shapes]
-    extra = [(places[name], value) for name, value in tape.extra.items()]
+    tensors = [places[name] for name in autograd.names]
+    others = [(name, places[name]) for name in function.tensors if name not in autograd.shapes]
+    extra = [(places[name], value) for name, value in autograd.extra.items()]
 
     def recorded(*passed: Any) -> Any:
         values = list(passed)
         for place, value in extra:
             values[place] = value
         given = {name: passed[place] for name, place in others} if others else None
-        run = partial(_plainly, function, values)
-        return Recorded.apply((tape, run, given), *[passed[place] for place in tensors])
+        run = partial(_run_no_grad, function, values)
+        return EagerFunction.apply((autograd, run, given), *[passed[place] for place in tensors])
 
     return recorded
 
 
-def _plainly(function: Function, values: list[Any]) -> Any:
+def _run_no_grad(function: Function, values: list[Any]) -> Any:
     """Run where nothing is recorded."""
-    result = function.ask(*values)
+    result = function.lookup(*values)
     if result is None:
         given = dict(zip(function.parameters, values, strict=False))
         result = call(function, *function.as_called(given), None)
@@ -132,13 +132,13 @@ def _plainly(function: Function, values: list[Any]) -> Any:
 
 
 def _places(
-    function: Function, tape: Tape, count: int, options: dict[str, Any]
+    function: Function, autograd: AutogradPlan, count: int, options: dict[str, Any]
 ) -> tuple[list[int], list[tuple[str, int]]]:
     """Where among the arguments of a call of this kind its tensors are, and what stands in their
     place; what was left out is None to the rules anyway."""
     given = {name: i for i, name in enumerate((*function.parameters[:count], *options))}
-    others = [(n, given[n]) for n in function.tensors if n in given and n not in tape.shapes]
-    return [given[name] for name in tape.names], others
+    others = [(n, given[n]) for n in function.tensors if n in given and n not in autograd.shapes]
+    return [given[name] for name in autograd.names], others
 
 
 def _unwrapped(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:

@@ -1,7 +1,7 @@
 """Gradients of the functions in torch: the calculus of each as an `autograd.Function`.
 
-`Recorded` wraps the plain launch, and the registered op below autograd. `Transformed` is the form
-torch.func and forward mode understand; it costs ten times as much, so only they meet it.
+`EagerFunction` wraps the plain launch, and the registered op below autograd. `FunctorchFunction` is
+the form torch.func and forward mode understand; it costs ten times as much, so only they use it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def plain_ids(value: Any) -> Any:
 RESULTS = ("result", "recorded")  # what rules call the first result and the one after it
 
 
-class Tape:
+class AutogradPlan:
     """What all differentiable calls of one kind share: it depends on the function, the options, and
     which arguments are tensors of which shape. `names` are the tensors, in autograd's order."""
 
@@ -200,11 +200,11 @@ def _pulled_inside(
     return torch.func.grad(paired, tuple(range(len(primals))))(*primals)  # type: ignore[no-any-return]
 
 
-def _constants(ctx: Any, tape: Tape, results: Any) -> tuple[Tensor, ...]:
+def _constants(ctx: Any, autograd: AutogradPlan, results: Any) -> tuple[Tensor, ...]:
     """Results as a tuple; if there is a rule for the first, those after it have no derivative."""
     if not isinstance(results, tuple):
         return (results,)
-    constants = results[1:] if tape.calculus.pull is not None else ()
+    constants = results[1:] if autograd.calculus.pull is not None else ()
     if constants:
         ctx.mark_non_differentiable(*constants)
     return results
@@ -214,77 +214,77 @@ def _constants(ctx: Any, tape: Tape, results: Any) -> tuple[Tensor, ...]:
 _Plain = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 
 
-class Recorded(_Plain):  # type: ignore[misc, valid-type]
+class EagerFunction(_Plain):  # type: ignore[misc, valid-type]
     """A call, however it is run, and its gradient. `run` also gives what only the rules want."""
 
     @staticmethod
-    def forward(ctx: Any, call: tuple[Tape, Any, Any], *tensors: Tensor) -> Any:
-        tape, run, others = call
-        ctx.about, results = (tape, others), run()
-        if tape.kept_names or type(results) is tuple:
-            several = _constants(ctx, tape, results)
-            kept = [tensors[i] for i in tape.kept]
-            kept += [several[i] if i < len(several) else None for i in tape.kept_results]
+    def forward(ctx: Any, call: tuple[AutogradPlan, Any, Any], *tensors: Tensor) -> Any:
+        autograd, run, others = call
+        ctx.about, results = (autograd, others), run()
+        if autograd.kept_names or type(results) is tuple:
+            several = _constants(ctx, autograd, results)
+            kept = [tensors[i] for i in autograd.kept]
+            kept += [several[i] if i < len(several) else None for i in autograd.kept_results]
             ctx.save_for_backward(*kept)
-        return tape.shown(results)
+        return autograd.shown(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        tape, others = ctx.about
+        autograd, others = ctx.about
         needs = ctx.needs_input_grad[1:]
-        wanted = frozenset(n for n, need in zip(tape.names, needs, strict=True) if need)
-        known = dict(zip(tape.kept_names, ctx.saved_tensors, strict=True), **(others or {}))
-        gradients = tape.pull(known, wanted, cotangents)
-        return None, *(gradients.get(n) if n in wanted else None for n in tape.names)
+        wanted = frozenset(n for n, need in zip(autograd.names, needs, strict=True) if need)
+        known = dict(zip(autograd.kept_names, ctx.saved_tensors, strict=True), **(others or {}))
+        gradients = autograd.pull(known, wanted, cotangents)
+        return None, *(gradients.get(n) if n in wanted else None for n in autograd.names)
 
 
-class Transformed(torch.autograd.Function):  # type: ignore[misc]
+class FunctorchFunction(torch.autograd.Function):  # type: ignore[misc]
     """The same for torch.func and forward mode: at each level of a transform it is run again."""
 
     @staticmethod
-    def forward(tape: Tape, others: Any, *tensors: Tensor) -> Any:
-        arguments = dict(zip(tape.names, tensors, strict=True))
-        return tape.function(**{**tape.options, **tape.extra, **others, **arguments})
+    def forward(autograd: AutogradPlan, others: Any, *tensors: Tensor) -> Any:
+        arguments = dict(zip(autograd.names, tensors, strict=True))
+        return autograd.function(**{**autograd.options, **autograd.extra, **others, **arguments})
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.tape, ctx.others, *tensors = inputs
-        kept = (*tensors, *_constants(ctx, ctx.tape, output))
+        ctx.autograd, ctx.others, *tensors = inputs
+        kept = (*tensors, *_constants(ctx, ctx.autograd, output))
         ctx.save_for_backward(*kept)
         ctx.save_for_forward(*kept)
 
     @staticmethod
     def _known(ctx: Any) -> tuple[dict[str, Any], int]:
         saved = ctx.saved_tensors
-        names = (*ctx.tape.names, *RESULTS)
+        names = (*ctx.autograd.names, *RESULTS)
         known = dict(zip(names, saved, strict=False), **ctx.others)
-        return known, len(saved) - len(ctx.tape.names)
+        return known, len(saved) - len(ctx.autograd.names)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        tape = ctx.tape
-        known, _ = Transformed._known(ctx)
-        gradients = tape.pull(known, frozenset(tape.floats), cotangents)
-        return None, None, *(gradients.get(name) for name in tape.names)
+        autograd = ctx.autograd
+        known, _ = FunctorchFunction._known(ctx)
+        gradients = autograd.pull(known, frozenset(autograd.floats), cotangents)
+        return None, None, *(gradients.get(name) for name in autograd.names)
 
     @staticmethod
-    def jvp(ctx: Any, _tape: None, _others: None, *given: Tensor | None) -> Any:
-        tape = ctx.tape
-        known, count = Transformed._known(ctx)
+    def jvp(ctx: Any, _autograd: None, _others: None, *given: Tensor | None) -> Any:
+        autograd = ctx.autograd
+        known, count = FunctorchFunction._known(ctx)
         tangents = {
             name: torch.zeros_like(known[name]) if tangent is None else tangent
-            for name, tangent in zip(tape.names, given, strict=True)
-            if name in tape.floats
+            for name, tangent in zip(autograd.names, given, strict=True)
+            if name in autograd.floats
         }
-        pushed = tape.push(known, tangents)
+        pushed = autograd.push(known, tangents)
         return pushed[0] if count == 1 else (*pushed, *(None,) * (count - len(pushed)))
 
     @staticmethod
-    def vmap(info: Any, dims: Any, tape: Tape, others: Any, *tensors: Tensor) -> Any:
-        mapped = dict(zip(tape.names, dims[2:], strict=True))
-        arguments = dict(zip(tape.names, tensors, strict=True))
-        arguments = {**tape.options, **tape.extra, **others, **arguments}
-        return batched(tape.function, info.batch_size, mapped, arguments)
+    def vmap(info: Any, dims: Any, autograd: AutogradPlan, others: Any, *tensors: Tensor) -> Any:
+        mapped = dict(zip(autograd.names, dims[2:], strict=True))
+        arguments = dict(zip(autograd.names, tensors, strict=True))
+        arguments = {**autograd.options, **autograd.extra, **others, **arguments}
+        return batched(autograd.function, info.batch_size, mapped, arguments)
 
 
 def batched(
@@ -318,6 +318,6 @@ def transform(function: Function, args: tuple[Any, ...], options: dict[str, Any]
     if out is not None or arguments.get("accumulate_into") is not None:
         name = "out" if out is not None else "accumulate_into"
         raise Unsupported(function.name, name, "None under a function transform", "a tensor")
-    tape = Tape(function, arguments)
-    tensors = (arguments[name] for name in tape.names)
-    return tape.shown(Transformed.apply(tape, tape.others(arguments), *tensors))
+    autograd = AutogradPlan(function, arguments)
+    tensors = (arguments[name] for name in autograd.names)
+    return autograd.shown(FunctorchFunction.apply(autograd, autograd.others(arguments), *tensors))

@@ -58,4 +58,4 @@ def _without_looking(_: Any) -> None:
     traced now: where torch.compile begins it anew, it must come by the same calls again."""
     for function in FUNCTIONS.values():
         if not function.indices:
-            torch.compiler.allow_in_graph(function.face)
+            torch.compiler.allow_in_graph(function.wrapper)

@@ -14,14 +14,15 @@ from torch.autograd import forward_ad, profiler
 
 from pullback.contract.element import TABLE
 from pullback.contract.errors import BufferTooSmall, Unsupported
+from pullback.contract.settings import SAFE
+from pullback.cpu.buffer_pool import OutputAllocator
+from pullback.cpu.dispatch_guard import DispatchGuard
 from pullback.cpu.headers import DESCRIBERS, Describer
 from pullback.cpu.interpreter import capsule_address
-from pullback.cpu.manners import Manners
-from pullback.cpu.recycle import Maker
-from pullback.frontends.ready import Ready, prepare
+from pullback.frontends.prepared import PreparedCall, prepare_call
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
-from pullback.plan.public import ASKED
+from pullback.plan.public import CACHEABLE
 from pullback.tensor.adapters import PLAIN as VALUES
 from pullback.tensor.adapters import numpy_address, overrides, torch_address
 from pullback.tensor.layout import contiguous_strides
@@ -32,7 +33,7 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
 # What a look at the arguments finds: nothing to record, a gradient, no plain CPU tensors, or what
 # stands for a tensor and says itself what becomes of a call (`__torch_function__`).
-STILL, GRADED, FOREIGN, OVERRIDDEN = 0, 1, 2, 4
+NO_GRAD, NEEDS_GRAD, FOREIGN, OVERRIDDEN = 0, 1, 2, 4
 
 # From here on (measured) memory used before beats what the C library has at hand.
 _LARGE = 1 << 23
@@ -40,14 +41,14 @@ _BYTES = np.dtype(np.uint8)
 
 
 class Entry:
-    """What is known of a call by its key; all but `ready` when a gradient is first recorded."""
+    """What is known of a call by its key; all but `prepared` when a gradient is first recorded."""
 
-    __slots__ = ("look", "places", "ready", "tape")
+    __slots__ = ("autograd", "look", "places", "prepared")
 
-    def __init__(self, ready: Ready) -> None:
-        self.ready = ready
-        self.look = _part_address if ready.takes_parts else _address
-        self.tape: Any = None
+    def __init__(self, prepared: PreparedCall) -> None:
+        self.prepared = prepared
+        self.look = _part_address if prepared.takes_parts else _address
+        self.autograd: Any = None
         self.places: Any = None
 
 
@@ -57,7 +58,7 @@ _ENTRIES: dict[Any, Entry] = {}
 def summarise(values: Iterable[Any], key: list[Any]) -> int:
     """Add to a key everything but addresses, and say what kind of values these are. A RuntimeError
     of torch's for a tensor that is not dense, or a wrapper left over from a transform."""
-    state = STILL
+    state = NO_GRAD
     for value in values:
         if type(value) in PLAIN:
             if not value.is_cpu or value.is_neg():
@@ -66,7 +67,7 @@ def summarise(values: Iterable[Any], key: list[Any]) -> int:
                 return FOREIGN
             key += (type(value), value.shape, value.stride(), value.dtype)
             if value.requires_grad:
-                state = GRADED
+                state = NEEDS_GRAD
         elif isinstance(value, torch.Tensor):
             return FOREIGN
         elif type(value) not in VALUES and overrides(value):
@@ -98,8 +99,8 @@ def entry_of(
     except (TypeError, ValueError):  # an unhashable argument: binding names it
         entry = None
     if entry is None:
-        ready = prepare(function, args, options, out, _maker)
-        entry = remember(_ENTRIES, found, Entry(ready))
+        prepared = prepare_call(function, args, options, out, _allocator_of)
+        entry = remember(_ENTRIES, found, Entry(prepared))
     return entry
 
 
@@ -114,9 +115,9 @@ def launch(function: Function, *args: Any, **options: Any) -> Any:
                 raise BufferTooSmall(function.name, name, value.nbytes, 0)
         raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
     entry = entry_of(key, function, args, options, None)
-    result = entry.ready.run(args, options, None, entry.look)
+    result = entry.prepared.run(args, options, None, entry.look)
     if "accumulate_into" not in options:
-        introduce(entry, function, args, options)
+        insert(entry, function, args, options)
     return result
 
 
@@ -145,23 +146,23 @@ def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor
 _small = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
 
 
-def _maker(spec: TensorSpec) -> Callable[[], torch.Tensor]:
+def _allocator_of(spec: TensorSpec) -> Callable[[], torch.Tensor]:
     """What makes fresh contiguous tensors that own their memory."""
     shape, dtype = tuple(map(int, spec.shape)), DTYPES[spec.element]
     strides, size = contiguous_strides(shape), prod(shape) * spec.element.itemsize
     if size < _LARGE:
         return partial(_small, shape, strides, dtype)
 
-    recycled = Maker((size,), _BYTES)
+    pooled = OutputAllocator((size,), _BYTES)
 
     def large() -> torch.Tensor:
-        storage = torch.frombuffer(recycled(), dtype=torch.uint8).untyped_storage()
+        storage = torch.frombuffer(pooled(), dtype=torch.uint8).untyped_storage()
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
 
     return large
 
 
-# --- porters ------------------------------------------------------------------------------------
+# --- call caches --------------------------------------------------------------------------------
 
 # In a DLPackExchangeAPI: version, an older table, an allocator, from and to a managed tensor, then
 # what describes a tensor.
@@ -204,9 +205,11 @@ def storage_words() -> tuple[int, int, int, int] | None:
     return body, owner, memory, size
 
 
-def _known_manners() -> Manners | None:
-    """Let porters know plain tensors, where this torch describes them to native code."""
+def _dispatch_guard() -> DispatchGuard | None:
+    """Have call caches hold plain tensors, where this torch describes them to native code."""
     global _address
+    if SAFE:
+        return None
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     storage = storage_words()
     if capsule is None or storage is None:
@@ -219,8 +222,8 @@ def _known_manners() -> Manners | None:
     describer = Describer(describe, storage)
     DESCRIBERS.update(dict.fromkeys(PLAIN, describer))
     _address = describer.address_in_storage
-    ASKED.update(PLAIN)
-    return Manners(
+    CACHEABLE.update(PLAIN)
+    return DispatchGuard(
         torch.Tensor.is_neg,
         "requires_grad",
         torch.is_grad_enabled,
@@ -233,13 +236,11 @@ def _known_manners() -> Manners | None:
     )
 
 
-_MANNERS = _known_manners()
+_GUARD = _dispatch_guard()
 
 
-def introduce(
-    entry: Entry, function: Function, args: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
-    """Let the porter know such a call again, one that writes to none of its arguments."""
-    if _MANNERS is None:
+def insert(entry: Entry, function: Function, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Insert a call that writes to none of its arguments into the function's cache."""
+    if _GUARD is None:
         return None
-    return entry.ready.introduce(function, (*function.values(args, options), None), _MANNERS)
+    return entry.prepared.insert(function, (*function.values(args, options), None), _GUARD)

@@ -22,7 +22,13 @@ from torch.autograd import forward_ad
 import pullback
 from pullback.contract.element import describe
 from pullback.contract.errors import BufferTooSmall, InvalidProblem, Unsupported
-from pullback.frontends.torch_autograd import Recorded, Tape, batched, plain_ids, transform
+from pullback.frontends.torch_autograd import (
+    AutogradPlan,
+    EagerFunction,
+    batched,
+    plain_ids,
+    transform,
+)
 from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
@@ -51,13 +57,13 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 
-# Kernels ask the porter first: calls of a compiled graph are like those before. Above autograd he
-# sees to gradients; below it none may be recorded, so he is asked only where none is wanted.
-_ABOVE = "function.ask({values}, None)"
+# Kernels look in the call cache first: a compiled graph repeats its calls. Above autograd the cache
+# sees to gradients; below it none may be recorded, so it is used only where none is wanted.
+_ABOVE = "function.lookup({values}, None)"
 _BELOW = f"None if is_grad_enabled() else {_ABOVE}"
 _KERNEL = """\
 def kernel({signature}):
-    result = {asked}
+    result = {lookup}
     return slow({names}) if result is None else result
 """
 
@@ -136,7 +142,7 @@ class Op:
         return self.extents and any(map(_is_extent, later))
 
     def asking(self, slow: Callable[..., Any], way: str) -> Any:
-        """A kernel for calls that the porter may know; `slow` is for the others."""
+        """A kernel for calls that the cache may hold; `slow` is for the others."""
         defaults, parameters = self.function.defaults, self.function.parameters
         spelt = [
             f"{name}=default_{name}" if name in defaults and name not in self.set else name
@@ -147,7 +153,7 @@ class Op:
         values = (name if name in self.names else str(self.fixed[name]) for name in parameters)
         source = _KERNEL.format(
             signature=", ".join(spelt),
-            asked=way.format(values=", ".join(values)),
+            lookup=way.format(values=", ".join(values)),
             names=", ".join(n if n not in self.flags else f"{n}={n}" for n in self.names),
         )
         scope: Options = {f"default_{name}": value for name, value in defaults.items()}
@@ -223,14 +229,14 @@ class Op:
                 f"torch.ops.pullback.{self.name}: under torch.func call pullback."
                 f"{self.function.name}, outside of torch.compile"
             )
-        tape = Tape(self.function, arguments)
+        autograd = AutogradPlan(self.function, arguments)
 
         def run() -> Any:
             with _BelowAutograd():
-                return dispatch(self.function, (), {**arguments, **tape.extra}, None)
+                return dispatch(self.function, (), {**arguments, **autograd.extra}, None)
 
-        named = (arguments[name] for name in tape.names)
-        return Recorded.apply((tape, run, tape.others(arguments)), *named)
+        named = (arguments[name] for name in autograd.names)
+        return EagerFunction.apply((autograd, run, autograd.others(arguments)), *named)
 
 
 def _flags(function: Function) -> list[str]:
@@ -282,7 +288,7 @@ def _tell_torchscript() -> None:
     tell = getattr(table, "_register_builtin", None)
     if tell is not None:
         for name, function in FUNCTIONS.items():
-            tell(function.face, f"pullback::{name}")
+            tell(function.wrapper, f"pullback::{name}")
 
 
 _tell_torchscript()
@@ -314,7 +320,7 @@ def override(function: Function, args: tuple[Any, ...], options: Options, out: A
     """Leave a call to an argument that has `__torch_function__` and is no tensor."""
     given = options if out is None else {**options, "out": out}
     relevant = [value for value in (*args, *given.values()) if overrides(value)]
-    return torch.overrides.handle_torch_function(function.face, relevant, *args, **given)
+    return torch.overrides.handle_torch_function(function.wrapper, relevant, *args, **given)
 
 
 def as_op(function: Function, given: Options) -> tuple[Any, Options]:

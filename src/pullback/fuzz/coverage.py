@@ -37,7 +37,7 @@ CALLS = (
     "plan/function.py",
     "plan/plan.py",
     "plan/public.py",
-    "frontends/ready.py",
+    "frontends/prepared.py",
     "frontends/numpy.py",
     "frontends/torch.py",
     "frontends/torch_launch.py",
@@ -176,17 +176,17 @@ class Coverage:
     """Counts from now on, in this process."""
 
     def __init__(self) -> None:
-        from pullback.plan import launch
+        from pullback.cpu.native_launch import NativeLaunch
 
         self._found = Covered()
         self._paths = {str(ROOT / path): path for path in WATCHED}
-        before = launch.NativeRunner.__init__
+        before = NativeLaunch.of
 
-        def counted(runner: Any, program: Any, element: Any, *rest: Any, **named: Any) -> None:
+        def counted(program: Any, element: Any, *rest: Any, **named: Any) -> NativeLaunch:
             self.count(program, element)
-            before(runner, program, element, *rest, **named)
+            return before(program, element, *rest, **named)
 
-        launch.NativeRunner.__init__ = counted  # type: ignore[assignment, method-assign]
+        NativeLaunch.of = counted  # type: ignore[method-assign]
         sys.settrace(self._trace)
 
     def count(self, program: Any, element: Any) -> None:

@@ -24,7 +24,7 @@ from pullback.contract.imports import resolve
 from pullback.contract.once import once
 from pullback.contract.record import check_number, is_index, is_number
 from pullback.plan.plan import Plan
-from pullback.plan.public import LOADED, face_of
+from pullback.plan.public import LOADED, make_wrapper
 from pullback.plan.stream import Stream
 from pullback.tensor.adapters import family_of, overrides
 from pullback.tensor.view import TensorRef, TensorSpec
@@ -58,7 +58,7 @@ FRONT_ENDS = {"numpy": _numpy, "torch": _torch, "jax": _jax, "override": _overri
 
 
 @contextmanager
-def _said_by(op: str) -> Iterator[None]:
+def _rename_errors(op: str) -> Iterator[None]:
     try:
         yield
     except PullbackError as error:
@@ -97,12 +97,12 @@ class Call:
 
     def select(self, op: str, stream: Stream) -> Plan[Any, Any]:
         """The plan; what it finds fault with is said in the name of the function."""
-        with _said_by(op):
+        with _rename_errors(op):
             return self.plan.select(stream, self.descriptor)
 
     def validate(self, op: str) -> None:
         """The same where no plan will run."""
-        with _said_by(op):
+        with _rename_errors(op):
             self.plan.record.validate(self.descriptor)
 
     @property
@@ -137,7 +137,7 @@ class Function:
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
-        self.ask: Callable[..., Any] = _nobody  # its porter, once somebody has called
+        self.lookup: Callable[..., Any] = _always_miss  # of its call cache, once it has one
         self.graphed: Any = None  # what torch.compile puts into its graphs, once torch is here
         own = inspect.signature(body)
         out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -183,16 +183,16 @@ class Function:
         return resolve(f"{family}.calculus:CALCULUS")[self.name]
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.face(*args, **options)
+        return self.wrapper(*args, **options)
 
     @once
-    def face(self) -> Callable[..., Any]:
+    def wrapper(self) -> Callable[..., Any]:
         """What the package exports under this name."""
-        return face_of(self)
+        return make_wrapper(self)
 
-    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-        """A call the porter does not know, and all calls on arrays of other libraries. Options that
-        are the default are left out."""
+    def dispatch(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+        """A call that the cache misses, and all calls on arrays of other libraries. Options that
+        have their default are left out."""
         if self.numbers:
             args, options = self.without_numbers(args, options)
         for value in args:
@@ -222,7 +222,7 @@ class Function:
         return [given[name] for name in self.parameters]
 
     def as_called(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All arguments by name as `answer` is given them."""
+        """All arguments by name as `dispatch` is given them."""
         args = tuple([arguments[name] for name in self.positional])
         rest = self.parameters[len(args) :]
         return args, {
@@ -281,8 +281,8 @@ class Function:
             raise Unsupported(self.name, name, expected, describe(value))
 
 
-def _nobody(*args: Any, **options: Any) -> None:
-    """A porter without guests."""
+def _always_miss(*args: Any, **options: Any) -> None:
+    """The lookup of a function that has no call cache yet."""
 
 
 def _filled(like: Any, value: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +17,18 @@ from pullback.contract.errors import (
     MisalignedOperand,
     Unsupported,
 )
-from pullback.contract.imports import imported, resolve
 from pullback.contract.record import Slot
-from pullback.cpu.block import TENSORS, UNSURE, WORKSPACE
+from pullback.cpu.block import NEEDS_CHECK, TENSORS, WORKSPACE
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
 
+if TYPE_CHECKING:
+    from pullback.cpu.native_launch import NativeLaunch
+
 Status = tuple[int, int, int]
 Runner = Callable[[Sequence[int], int, int], Status]
+
+NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 
 
 def check_tensor(
@@ -94,48 +99,47 @@ class Rules:
         )
 
 
-NO_RULES = Rules()
-UNUSED = object()  # in place of an argument that a plan does not look at
-
-
 class Launch:
     """One (plan, layouts) pair, ready to run on any addresses. `names` are what errors call the
     tensors of the slots: for a function, its own arguments."""
 
-    __slots__ = ("_door", "_names", "_native", "_op", "_rules", "_slots", "runner")
+    __slots__ = ("_names", "_native", "_op", "_rules", "_slots", "record", "runner")
 
     def __init__(
-        self, slots: Sequence[Slot], op: str, rules: Rules, runner: Runner, names: Sequence[str]
+        self,
+        slots: Sequence[Slot],
+        op: str,
+        rules: Rules,
+        names: Sequence[str],
+        runner: Runner | None = None,
+        native: NativeLaunch | None = None,
     ) -> None:
-        self._op, self._slots, self._rules, self.runner = op, slots, rules, runner
-        self._names = names
-        self._native = runner if isinstance(runner, NativeRunner) else None
-        self._door: Any = None
+        self._op, self._slots, self._rules, self._names = op, slots, rules, names
+        self.runner, self._native = runner, native
+        self.record: Any = None  # of a plan's run, for the call cache; False if there can be none
 
     def run(
         self, addresses: Sequence[int], arrays: Sequence[Any], workspace: int, threads: int
     ) -> Status:
         """The status word and the two words that explain it; `arrays` are for errors."""
-        if self._native is not None:
-            status: Status = self._native.begin(workspace, threads, 0, addresses)
-            if status[0] != UNSURE:
+        native = self._native
+        if native is not None:
+            status = native(workspace, threads, 0, addresses)
+            if status[0] != NEEDS_CHECK:
                 return status
         self.check_addresses(addresses, arrays)
         self._check_workspace(workspace, addresses, arrays)
+        if native is not None:
+            return native(workspace, threads, 1, addresses)
+        assert self.runner is not None
         return self.runner(addresses, workspace, threads)
 
-    def door(self, values: Sequence[Any]) -> Any:
-        """The first one opened for such arrays."""
-        if self._door is None:
-            self._door = self.open(values, {})
-        return self._door
-
-    def open(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
-        """How native code lets in arrays like these, passed by their identity: a function of
-        (workspace, threads, 0, identities); False where only Python knows them. An array may begin
-        some bytes before what the kernel is to see: `offsets`, by position. A number is an address
-        that is the same every time."""
-        return (self._native and self._native.door(values, offsets)) or False
+    def for_arrays(
+        self, values: Sequence[Any], offsets: Mapping[int, int] = NO_OFFSETS
+    ) -> NativeLaunch | None:
+        """The same for the call cache, over arrays laid out like these and passed as objects; None
+        where native code cannot read them."""
+        return None if self._native is None else self._native.for_arrays(values, offsets)
 
     def check_addresses(self, addresses: Sequence[int], arrays: Sequence[Any]) -> None:
         """What validation is left when only addresses changed: memory that its library has not
@@ -200,47 +204,3 @@ def _bytes_of(view: TensorRef) -> np.ndarray[Any, Any]:
 
 def _bytes_at(address: int, count: int) -> np.ndarray[Any, Any]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
-
-
-class NativeRunner:
-    """Runs a program of Numba kernels on the thread pool. `begin(workspace, threads, sure,
-    addresses)` looks at the rules first unless it is sure, and if one is broken says UNSURE."""
-
-    __slots__ = ("_block", "_program", "_rules", "_words", "begin")
-
-    def __init__(self, program: Any, element: Any, slots: int, rules: Rules = NO_RULES) -> None:
-        encode, door = resolve("pullback.cpu.program:encode"), imported("pullback.cpu.door")
-        words = tuple(encode(program.phases, element, program.index))
-        self._words = (ctypes.c_int64 * len(words))(*words)
-        self._program = (ctypes.addressof(self._words), len(program.phases))
-        self._block = (0,) * (TENSORS + slots) + program.words
-        self._rules = rules
-        self.begin = self._open([door.slot_words(door.ADDRESS)] * slots, False, ())
-
-    def __call__(self, addresses: Sequence[int], workspace: int, threads: int) -> Status:
-        return self.begin(workspace, threads, 1, addresses)  # type: ignore[no-any-return]
-
-    def door(self, values: Sequence[Any], offsets: Mapping[int, int]) -> Any:
-        """`begin` for arrays like these, passed by their identity; None where only Python knows
-        them. It says STRANGE of others."""
-        door = imported("pullback.cpu.door")
-        unused = door.slot_words(door.IGNORED)
-        slots = [
-            unused if value is UNUSED else door.slot_of(value, offsets.get(i, 0))
-            for i, value in enumerate(values)
-        ]
-        known = [slot for slot in slots if slot is not None]
-        if len(known) < len(slots):
-            return None
-        short = sum(getattr(value, "nbytes", 0) for value in values) <= door.SHORT_BYTES
-        return self._open(known, short, [getattr(value, "dtype", None) for value in values])
-
-    def _open(self, slots: Sequence[Sequence[int]], short: bool, dtypes: Sequence[Any]) -> Any:
-        rules, kept = self._rules, (self._words, dtypes)
-        aligned = [(TENSORS + i, low_bits) for i, low_bits in rules.aligned]
-        pairs = [
-            (TENSORS + out, low, high, TENSORS + other, *rest)
-            for out, low, high, other, *rest in (*rules.apart, *rules.lent)
-        ]
-        make = resolve("pullback.cpu.door:Door")
-        return make(self._program, slots, self._block, aligned, pairs, short, kept)

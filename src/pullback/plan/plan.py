@@ -31,7 +31,7 @@ from pullback.contract.record import (
     resolve,
 )
 from pullback.cpu.pool import get_num_threads
-from pullback.plan.launch import UNUSED, Launch, NativeRunner, Rules, check_tensor, index_elsewhere
+from pullback.plan.launch import Launch, Rules, check_tensor, index_elsewhere
 from pullback.plan.reference import ReferenceRunner
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.adapters import (
@@ -81,9 +81,8 @@ def remember(table: dict[Any, Any], key: Any, value: Any) -> Any:
     return table.setdefault(key, value)
 
 
-def _not_yet(stream: Any, workspace: Any, args: Any) -> bool:
-    """Before the first run, and where only Python knows the arguments."""
-    return False
+def _always_miss(stream: Any, workspace: Any, args: Any) -> Any:
+    """The lookup of a plan that has no call cache yet."""
 
 
 class Plan(Generic[D, A]):
@@ -99,8 +98,8 @@ class Plan(Generic[D, A]):
         self._tensors = attrgetter(*(slot.part_of or slot.name for slot in record.slots))
         self._used = tuple(slot.used(descriptor) and not slot.part_of for slot in record.slots)
         self._launches: dict[Any, Launch] = {}
-        self._latest: Launch | None = None
-        self._quickly: Callable[..., bool] = _not_yet  # for arguments like the latest
+        self._cache: Any = None  # a CallCache, once it has run on the CPU
+        self._lookup: Callable[..., Any] = _always_miss
         self._layout = (
             None if backend is BackendKind.REFERENCE else resolve(record.backends[backend])
         )
@@ -193,7 +192,7 @@ class Plan(Generic[D, A]):
 
     def run(self, stream: Stream, workspace: Workspace, args: A) -> None:
         """Validate, launch, write into the args. Allocates nothing."""
-        if self._quickly(stream, workspace, args):
+        if self._lookup(stream, workspace, args) is not None:
             return None
         try:
             if workspace.nbytes < self.workspace_size:
@@ -206,9 +205,7 @@ class Plan(Generic[D, A]):
             else:
                 with resolve("pullback.gpu.device:using")(stream.device, stream.handle):
                     status = launch.run(addresses, arrays, workspace.address, 1)
-            if self._latest is not launch:
-                self._quickly = self._quick(launch, args)
-                self._latest = launch
+            self._insert(launch, args)
             return self.fail(*status) if status[0] else None
         except AttributeError:  # asked only now, since it is the rarest mistake
             check_kind(self.op, "stream", stream, Stream)
@@ -216,15 +213,29 @@ class Plan(Generic[D, A]):
             self._arrays_of(args)
             raise
 
-    def _quick(self, launch: Launch, args: A) -> Callable[..., bool]:
-        """What runs arguments like these without a look from Python, and says whether it did."""
+    def _insert(self, launch: Launch, args: A) -> None:
+        """Have the call cache repeat runs on arrays laid out like these."""
+        if launch.record is None:
+            launch.record = self._record_of(launch, args) or False
+        if launch.record:
+            if self._cache is None:
+                self._cache = resolve("pullback.cpu.call_cache:CallCache")()
+                self._lookup = self._cache.lookup
+            self._cache.insert(launch.record)
+
+    def _record_of(self, launch: Launch, args: A) -> Any:
+        """The record of this run for the call cache; None where native code cannot read it."""
+        if self.backend is not BackendKind.NUMBA:
+            return None
+        unused = resolve("pullback.cpu.operands:UNUSED")
         given = zip(self._tensors(args), self._used, strict=True)
-        door = launch.door([value if used else UNUSED for value, used in given])
-        if not door:
-            return _not_yet
+        native = launch.for_arrays([value if used else unused for value, used in given])
+        if native is None:
+            return None
         names = [slot.part_of or slot.name for slot in self.record.slots]
-        quick_run: Callable[..., Callable[..., bool]] = resolve("pullback.cpu.plan_run:quick_run")
-        return quick_run(door, Stream, Workspace, type(args), self.workspace_size, names)
+        kinds = Stream, Workspace, type(args)
+        plan_record = resolve("pullback.cpu.call_record:plan_record")
+        return plan_record(native, *kinds, self.workspace_size, names)
 
     def fail(self, status: int, position: int, value: int, op: str = "") -> None:
         """Raise the error that the status of a launch stands for."""
@@ -293,7 +304,7 @@ class Plan(Generic[D, A]):
         names = names or [slot.name for slot in slots]
         views = self._checked(arrays, op)
         rules = Rules.of(slots, views, lent)
-        return Launch(slots, op, rules, self._runner(views, rules), names)
+        return Launch(slots, op, rules, names, *self._runner(views, rules))
 
     def program(self, arrays: list[Any], op: str = "") -> Any:
         """What such a launch runs, for front ends that launch it themselves."""
@@ -319,13 +330,17 @@ class Plan(Generic[D, A]):
             views.append(view)
         return views
 
-    def _runner(self, views: list[TensorRef | None], rules: Rules) -> Any:
+    def _runner(self, views: list[TensorRef | None], rules: Rules) -> tuple[Any, Any]:
+        """What runs on other backends, and what runs here."""
         if self._layout is None:
-            return ReferenceRunner(self.record, self.descriptor, views)
+            return ReferenceRunner(self.record, self.descriptor, views), None
         program = self._program(views)
         if self.backend is BackendKind.TRITON:
-            return resolve("pullback.gpu.runner:TritonRunner")(program, self.device)
-        return NativeRunner(program, self.descriptor.element, len(views), rules)  # type: ignore[attr-defined]
+            return resolve("pullback.gpu.runner:TritonRunner")(program, self.device), None
+        element: ElementKind = self.descriptor.element  # type: ignore[attr-defined]
+        native = resolve("pullback.cpu.native_launch:NativeLaunch")
+        pairs = (*rules.apart, *rules.lent)
+        return None, native.of(program, element, len(views), rules.aligned, pairs)
 
 
 def _plain(descriptor: Any) -> Any:

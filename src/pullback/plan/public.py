@@ -1,9 +1,9 @@
-"""The public face of a function: a plain Python function of its signature.
+"""The public wrapper of a function: a plain Python function of its signature.
 
-An object with `__call__(*args, **options)` packs every call into a tuple and a dict and unpacks it
-again to ask the porter, which takes longer than all the porter does. So each signature gets a
-function of its own, written below: arguments go from the caller to native code in one piece,
-however they were named. Editors, `help`, pickle and torch.compile find what they expect.
+An object with `__call__(*args, **options)` packs every call into a tuple and a dict, and unpacking
+that again takes longer than the call cache does. So each signature gets a function of its own,
+generated below: arguments go from the caller to native code as they are. Editors, `help`, pickle
+and torch.compile find what they expect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def {name}({signature}):
     if torch and torch.compiler.is_dynamo_compiling():
         from pullback.frontends.torch_graph import in_graph
         return in_graph(function, {values})
-    if type({first}) in ASKED:
-        result = function.ask({values})
+    if type({first}) in CACHEABLE:
+        result = function.lookup({values})
         if result is not None:
             return result
     options = {{}}
     {options}
-    return function.answer(({positional},), options, out)
+    return function.dispatch(({positional},), options, out)
 """
 _OPTION = """\
 if {name} is not default_{name}:
@@ -61,34 +61,34 @@ class Loaded:
 
 LOADED = Loaded()
 
-# Types of arrays that porters may know: those of other libraries once a call was made on one.
-ASKED: set[type] = {np.ndarray}
+# Types of arrays that call caches hold: those of other libraries once a call was made on one.
+CACHEABLE: set[type] = {np.ndarray}
 
 
-def face_of(function: Any) -> FunctionType:
-    """A Python function that asks the porter of `function`, and else leaves the answer to it."""
+def make_wrapper(function: Any) -> FunctionType:
+    """A Python function that looks a call up in the cache of `function`, and else dispatches it."""
     parameters = [*function.__signature__.parameters.values()]
     positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "out"]
     source = _SOURCE.format(
         name=function.name,
-        signature=", ".join(_spelt(parameters)),
+        signature=", ".join(_parameter_source(parameters)),
         first=positional[0],
         values=", ".join(p.name for p in parameters),
         options="\n    ".join(_OPTION.format(name=name) for name in options),
         positional=", ".join(positional),
     )
-    scope = {"ASKED": ASKED, "LOADED": LOADED, "MODULES": sys.modules, "function": function}
+    scope = {"CACHEABLE": CACHEABLE, "LOADED": LOADED, "MODULES": sys.modules, "function": function}
     scope |= {f"default_{p.name}": p.default for p in parameters}
     file = f"<pullback.{function.name}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
     exec(compile(source, file, "exec"), scope)
-    face = scope[function.name]
-    assert isinstance(face, FunctionType)
-    face.__module__, face.__doc__ = "pullback", function.__doc__
-    face.__annotations__ = _annotations(function)
-    face.function = function  # type: ignore[attr-defined]
-    return face
+    wrapper = scope[function.name]
+    assert isinstance(wrapper, FunctionType)
+    wrapper.__module__, wrapper.__doc__ = "pullback", function.__doc__
+    wrapper.__annotations__ = _annotations(function)
+    wrapper.function = function  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _annotations(function: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _annotations(function: Any) -> dict[str, Any]:
     return {**hints, "out": Any, "return": eval(written["return"], known)}
 
 
-def _spelt(parameters: list[inspect.Parameter]) -> list[str]:
+def _parameter_source(parameters: list[inspect.Parameter]) -> list[str]:
     """Parameters as a `def` has them; defaults are objects, so they are named."""
     words = [p.name if p.default is p.empty else f"{p.name}=default_{p.name}" for p in parameters]
     first = next(i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY)

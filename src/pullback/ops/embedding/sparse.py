@@ -24,13 +24,13 @@ Ids = npt.NDArray[np.int64]
 class SparseFunction(Function):
     """A gradient that is dense or, with `sparse=True`, (rows, their gradients)."""
 
-    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    def dispatch(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         if options.get("sparse") is not True:
-            return super().answer(args, options, out)
+            return super().dispatch(args, options, out)
         given = self.bind(args, options)
         # How many rows there are is not known yet.
         if family_of(given["indices"]) is TRACED or any(map(overrides, given.values())):
-            return super().answer(args, options, out)
+            return super().dispatch(args, options, out)
         for name, array in (("out", out), ("accumulate_into", given["accumulate_into"])):
             if array is not None:
                 raise InvalidProblem(self.name, name, "None with sparse=True", "an array")

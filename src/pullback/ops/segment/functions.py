@@ -26,11 +26,11 @@ from pullback.tensor.adapters import family_of, is_traced
 class SpreadFunction(Function):
     """A function with a row for each position, which offsets alone know the number of."""
 
-    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    def dispatch(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         rows = _rows_in(options.get("offsets")) if "num_inputs" not in options else None
         if rows is not None:
             return self(*args, num_inputs=rows, out=out, **options)
-        return super().answer(args, options, out)
+        return super().dispatch(args, options, out)
 
     def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments["num_inputs"] is None:

@@ -262,11 +262,11 @@ def ids_or_borders(op: str, ids: Any, offsets: Any, num_segments: Any) -> tuple[
 class GroupedFunction(Function):
     """A function that counts the segments itself where nobody says how many there are."""
 
-    def answer(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
+    def dispatch(self, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
         *before, ids, count = args
         extent = _segments_in(ids) if count is None and ids is not None else None
         if extent is None:
-            return super().answer(args, options, out)
+            return super().dispatch(args, options, out)
         return self(*before, ids, extent, out=out, **options)
 
     def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:

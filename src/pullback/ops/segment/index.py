@@ -13,7 +13,6 @@ from pullback.contract.element import INDICES, ElementKind, describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Failure, Slot, check_extent, resolve
 from pullback.cpu.pool import get_num_threads
-from pullback.plan.launch import NativeRunner
 from pullback.tensor.view import TensorRef
 
 Ids = npt.NDArray[Any]
@@ -93,9 +92,11 @@ def _finding(ids: Ids, where: int) -> Finding:
 
 
 def _run(program: Any, tables: tuple[TensorRef | None, ...], scratch: Ids) -> None:
+    from pullback.cpu.native_launch import NativeLaunch
+
     ids, order, offsets = (0 if table is None else table.address for table in tables)
-    runner = NativeRunner(program, ElementKind.F32, 5)
-    runner((0, ids, 0, order, offsets), scratch.ctypes.data, get_num_threads())
+    launch = NativeLaunch.of(program, ElementKind.F32, 5)
+    launch(scratch.ctypes.data, get_num_threads(), 1, (0, ids, 0, order, offsets))
 
 
 # --- what the contracts of ids share ------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Calls on tensors like an earlier one: answered natively, by the same bits, and only those."""
+"""The call cache on torch tensors: repeated calls hit it, with the same bits; others miss it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pullback.frontends.torch_library import as_op  # noqa: E402
 from pullback.verify.laws import same_bits, trials  # noqa: E402
 from pullback.verify.subject import Subject, subjects  # noqa: E402
 from tensors import array, several, tensors  # noqa: E402
-from test_porter import ask, stranger_to_all  # noqa: E402
+from test_call_cache import lookup, with_empty_cache  # noqa: E402
 
 # torch's own, where it loads forward mode
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -34,13 +34,13 @@ SUMS = X.cumsum(1)
 
 
 @pytest.mark.parametrize("subject", subjects().values(), ids=str)
-def test_a_call_is_known_again(subject: Subject) -> None:
-    function = stranger_to_all(subject.name)
+def test_a_repeated_call_hits_the_cache(subject: Subject) -> None:
+    function = with_empty_cache(subject.name)
     _, arguments = next(trials(subject, ElementKind.F32))
     given = tensors(arguments)
-    assert ask(function, **given) is None
+    assert lookup(function, **given) is None
     first = several(function(**given))
-    again = ask(function, **given)
+    again = lookup(function, **given)
     if "accumulate_into" in function.parameters and given.get("accumulate_into") is not None:
         assert again is None
         return
@@ -53,7 +53,7 @@ class Sub(torch.Tensor):
     """A tensor of another type."""
 
 
-STRANGERS: dict[str, Any] = {
+OTHERS: dict[str, Any] = {
     "another shape": X[:2],
     "other strides": X.T.contiguous().T,
     "another dtype": X.double(),
@@ -68,28 +68,28 @@ STRANGERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_are_not_let_in(name: str) -> None:
-    function = stranger_to_all("cumsum")
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_arguments_miss_the_cache(name: str) -> None:
+    function = with_empty_cache("cumsum")
     function(X, 1)
-    assert ask(function, STRANGERS[name], 1) is None
-    assert ask(function, X, 1, out=torch.empty_like(X)) is None
-    assert torch.equal(ask(function, X, 1), SUMS)
+    assert lookup(function, OTHERS[name], 1) is None
+    assert lookup(function, X, 1, out=torch.empty_like(X)) is None
+    assert torch.equal(lookup(function, X, 1), SUMS)
 
 
-def test_parameters_are_guests_beside_tensors() -> None:
-    function, parameter = stranger_to_all("cumsum"), torch.nn.Parameter(X)
+def test_parameters_and_tensors_have_records_of_their_own() -> None:
+    function, parameter = with_empty_cache("cumsum"), torch.nn.Parameter(X)
     for x in (X, parameter):
         function(x, 1)
         function(x, 1)
-    assert torch.equal(ask(function, X, 1), SUMS)
-    assert ask(function, parameter, 1).requires_grad
+    assert torch.equal(lookup(function, X, 1), SUMS)
+    assert lookup(function, parameter, 1).requires_grad
 
 
 def test_views_are_known_by_their_layout() -> None:
-    function, room = stranger_to_all("cumsum"), torch.arange(40.0).reshape(4, 10)
+    function, room = with_empty_cache("cumsum"), torch.arange(40.0).reshape(4, 10)
     function(room[:3, :4], 1)
-    assert torch.equal(ask(function, room[1:, 5:9], 1), room[1:, 5:9].cumsum(1))
+    assert torch.equal(lookup(function, room[1:, 5:9], 1), room[1:, 5:9].cumsum(1))
 
 
 class Nosy(TorchDispatchMode):
@@ -142,35 +142,35 @@ def left_over(visit: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("place", [fake, nosy, dual, mapped, differentiated, left_over])
-def test_at_other_places_calls_go_the_long_way(place: Any) -> None:
-    function = stranger_to_all("cumsum")
+def test_calls_under_modes_and_transforms_miss_the_cache(place: Any) -> None:
+    function = with_empty_cache("cumsum")
     function(X, 1)
     seen = []
-    place(lambda x: seen.append(ask(function, x, 1)))
+    place(lambda x: seen.append(lookup(function, x, 1)))
     assert seen
     assert all(answer is None for answer in seen)
-    assert ask(function, X, 1) is not None
+    assert lookup(function, X, 1) is not None
 
 
 def test_gradients_are_recorded_where_they_are_wanted() -> None:
-    function, leaf = stranger_to_all("cumsum"), X.clone().requires_grad_(True)
+    function, leaf = with_empty_cache("cumsum"), X.clone().requires_grad_(True)
     function(X, 1)
-    assert ask(function, leaf, 1) is None  # nobody has recorded such a call yet
+    assert lookup(function, leaf, 1) is None  # nobody has recorded such a call yet
     function(leaf, 1)
-    known = ask(function, leaf, 1)
+    known = lookup(function, leaf, 1)
     assert torch.equal(known, SUMS)
     (gradient,) = torch.autograd.grad(known, leaf, torch.ones_like(X), create_graph=True)
     assert torch.equal(gradient, X.new_ones(3, 4).flip(1).cumsum(1).flip(1))
-    assert not ask(function, X, 1).requires_grad
+    assert not lookup(function, X, 1).requires_grad
     for quietly in (torch.no_grad, torch.inference_mode):
         with quietly():
-            assert not ask(function, leaf, 1).requires_grad
-    assert ask(function, leaf, 1).grad_fn is not None
+            assert not lookup(function, leaf, 1).requires_grad
+    assert lookup(function, leaf, 1).grad_fn is not None
 
 
 @pytest.mark.parametrize("subject", [s for s in subjects().values() if s.forward is None], ids=str)
 def test_recorded_calls_have_the_gradients_of_the_first(subject: Subject) -> None:
-    function = stranger_to_all(subject.name)
+    function = with_empty_cache(subject.name)
     _, arguments = next(trials(subject, ElementKind.F32))
     given = tensors(arguments)
     leaves = [
@@ -179,7 +179,7 @@ def test_recorded_calls_have_the_gradients_of_the_first(subject: Subject) -> Non
         if isinstance(t, torch.Tensor) and t.is_floating_point()
     ]
     results = [several(function(**given))[0] for _ in range(2)] + [
-        several(ask(function, **given))[0]
+        several(lookup(function, **given))[0]
     ]
     gradients = [
         torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True) for y in results
@@ -197,7 +197,7 @@ def test_second_derivatives_of_recorded_calls() -> None:
 
 
 def test_an_error_of_the_launch_is_raised_every_time() -> None:
-    embedding, ids = stranger_to_all("embedding"), torch.tensor([0, 1, 2])
+    embedding, ids = with_empty_cache("embedding"), torch.tensor([0, 1, 2])
     table = X.clone().requires_grad_(True)
     for weight in (X, table):
         ids[1] = 1
@@ -209,11 +209,11 @@ def test_an_error_of_the_launch_is_raised_every_time() -> None:
 
 
 def test_references_are_neither_lost_nor_kept() -> None:
-    function, x, leaf = stranger_to_all("cummax"), X.clone(), X.clone().requires_grad_(True)
+    function, x, leaf = with_empty_cache("cummax"), X.clone(), X.clone().requires_grad_(True)
     for given in (x, leaf):
         function(given, 1, return_indices=True)
         function(given, 1, return_indices=True)
-    things = (x, leaf, function.ask, X.dtype, False, None)
+    things = (x, leaf, function.lookup, X.dtype, False, None)
     before = [sys.getrefcount(thing) for thing in things[:4]]
     for _ in range(100):
         values, places = function(x, 1, return_indices=True)
@@ -226,18 +226,18 @@ def test_references_are_neither_lost_nor_kept() -> None:
 
 
 def test_a_prepared_index_beside_tensors() -> None:
-    function, ids = stranger_to_all("segment_sum"), torch.tensor([0, 1, 1])
+    function, ids = with_empty_cache("segment_sum"), torch.tensor([0, 1, 1])
     index = pb.prepare_segments(ids.numpy(), 2)
     function(X, index, 2)
-    assert torch.equal(ask(function, X, index, 2), pb.segment_sum(X, ids, 2))
+    assert torch.equal(lookup(function, X, index, 2), pb.segment_sum(X, ids, 2))
 
 
-def test_many_threads_meet_one_porter() -> None:
-    function = stranger_to_all("cumsum")
+def test_many_threads_share_one_cache() -> None:
+    function = with_empty_cache("cumsum")
     rows = [torch.arange(n, dtype=torch.float64) for n in range(1, 24)]
     leaves = [row.clone().requires_grad_(True) for row in rows]
 
-    def visit(first: int) -> bool:
+    def run(first: int) -> bool:
         order = torch.randperm(len(rows) * 10) % len(rows)
         return all(
             torch.equal(function((leaves if (i + first) % 2 else rows)[i], 0), rows[i].cumsum(0))
@@ -245,21 +245,23 @@ def test_many_threads_meet_one_porter() -> None:
         )
 
     with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(visit, range(8)))
+        assert all(threads.map(run, range(8)))
 
 
 @pytest.mark.parametrize("subject", subjects().values(), ids=str)
-def test_registered_ops_ask_first(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_ops_look_in_the_cache_first(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function, answers = subject.function, []
     _, arguments = next(trials(subject, ElementKind.F32))
     op, given = as_op(function, tensors(arguments))
-    first, porter = several(op(**given)), function.ask
+    first, cached = several(op(**given)), function.lookup
 
     def overheard(*passed: Any) -> Any:
-        answers.append(porter(*passed))
+        answers.append(cached(*passed))
         return answers[-1]
 
-    monkeypatch.setattr(function, "ask", overheard)
+    monkeypatch.setattr(function, "lookup", overheard)
     again = several(op(**given))
     if given.get("accumulate_into") is None:
         assert again == several(answers[0])
@@ -267,13 +269,13 @@ def test_registered_ops_ask_first(subject: Subject, monkeypatch: pytest.MonkeyPa
         assert same_bits(array(got), array(want))
 
 
-def test_ops_and_functions_have_the_same_guests() -> None:
+def test_ops_and_functions_share_a_cache() -> None:
     x, op = torch.rand(7, 3), torch.ops.pullback.cummax.return_indices
     op(x, 1, ties="last", return_indices=True)
     function, leaf = pb.cummax.function, x.clone().requires_grad_(True)
-    assert ask(function, x, 1, ties="last", return_indices=True) is not None
+    assert lookup(function, x, 1, ties="last", return_indices=True) is not None
     pb.cummax(leaf, 1, ties="last", return_indices=True)
-    assert ask(function, leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
+    assert lookup(function, leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
     assert op(leaf, 1, ties="last", return_indices=True)[0].grad_fn is not None
 
 
@@ -284,7 +286,7 @@ def test_ops_below_autograd_record_nothing() -> None:
         assert torch.ops.pullback.cumsum(leaf, 1).grad_fn is None
 
 
-def test_compiled_graphs_know_nothing_of_porters() -> None:
+def test_compiled_graphs_hold_the_op_and_not_the_cache() -> None:
     pb.cumsum(X, 1)
     compiled = torch.compile(lambda x: pb.cumsum(x, 1) + 1, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(X), SUMS + 1)
@@ -293,16 +295,16 @@ def test_compiled_graphs_know_nothing_of_porters() -> None:
 
 def test_a_torch_that_describes_no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    assert torch_launch._known_manners() is None
-    monkeypatch.setattr(torch_launch, "_MANNERS", None)
-    function, leaf = stranger_to_all("cumsum"), X.clone().requires_grad_(True)
+    assert torch_launch._dispatch_guard() is None
+    monkeypatch.setattr(torch_launch, "_GUARD", None)
+    function, leaf = with_empty_cache("cumsum"), X.clone().requires_grad_(True)
     for x in (X, leaf, X, leaf):
         assert torch.equal(function(x, 1), SUMS)
-        assert ask(function, x, 1) is None
+        assert lookup(function, x, 1) is None
 
 
 def test_tensors_and_arrays_are_no_options() -> None:
-    function, ids = stranger_to_all("segment_sum"), torch.tensor([0, 1, 1])
+    function, ids = with_empty_cache("segment_sum"), torch.tensor([0, 1, 1])
     for count in (2, 3):
         for value in (torch.tensor(count), np.array(count)):
             with pytest.raises(pb.InvalidProblem, match="`num_segments` must be a value"):

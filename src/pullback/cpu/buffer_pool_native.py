@@ -1,19 +1,19 @@
-"""The native side of recycled outputs: shelves of memory, and arrays that stand on them.
+"""The native side of the buffer pool: free lists of memory, and NumPy arrays over it.
 
-A shelf keeps the idle blocks of one size. It is the context of a memory handler of NumPy's, whose
-functions below are called when such an array dies. A shelf is a record of
+A size class keeps the idle blocks of one size in a doubly linked list. It is the context of a NumPy
+memory handler, whose functions below are called when such an array dies. Its words:
 
     SIZE             of its blocks, in bytes
     NEWEST, OLDEST   of the idle ones by the time they came back, or 0
-    NEXT             the shelf made before it, or 0
-    POOL             the words all shelves share, see recycle.py
+    NEXT             the size class made before it, or 0
+    POOL             the words all size classes share, see buffer_pool.py
 
-and a block, while it is idle, begins with its neighbours, OLDER and NEWER, and when it RETURNED.
+An idle block begins with its neighbours in the list, OLDER and NEWER, and when it RETURNED.
 
-An array that is resized beyond its block gets a grown one, which is on no shelf: in the page before
-it are the one that GREW before, or 0, and how many bytes it has ROOM for. There are hardly any.
+An array that is resized beyond its block gets a grown one, which belongs to no class: the page
+before it holds the one that GREW before, or 0, and its CAPACITY in bytes. This is rare.
 
-All of it runs with the interpreter's lock held, and calls nothing that would let go of it."""
+All of it runs with the GIL held, and calls nothing that would release it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from pullback.cpu.atomics import INT
+from pullback.cpu.buffer_pool import (
+    CLASSES,
+    CLOCK,
+    GROWN,
+    IDLE_BLOCKS,
+    IDLE_BYTES,
+    LIMIT,
+    USED_BLOCKS,
+    USED_BYTES,
+)
 from pullback.cpu.headers import FLAGS, HANDLER, data_of, numpy_function
 from pullback.cpu.interpreter import (
     Method,
@@ -39,22 +49,12 @@ from pullback.cpu.interpreter import (
     no_memory,
 )
 from pullback.cpu.kernel import native
-from pullback.cpu.pool import immortal
-from pullback.cpu.recycle import (
-    CLOCK,
-    GROWN,
-    IDLE_BLOCKS,
-    IDLE_BYTES,
-    LIMIT,
-    SHELVES,
-    USED_BLOCKS,
-    USED_BYTES,
-)
+from pullback.cpu.pool import permanent_alloc
 from pullback.cpu.words import address_of, at, call
 
-SIZE, NEWEST, OLDEST, NEXT, POOL, _SHELF_WORDS = range(6)
+SIZE, NEWEST, OLDEST, NEXT, POOL, _CLASS_WORDS = range(6)
 OLDER, NEWER, RETURNED = range(3)
-GREW, ROOM = range(2)
+GREW, CAPACITY = range(2)
 
 _PAGE: Final = mmap.PAGESIZE
 _HUGE: Final = 1 << 21  # from here on huge pages, which cost a tenth per byte to touch first
@@ -82,45 +82,45 @@ def _fresh_block(size):
 
 
 @register_jitable
-def _take_off(shelf, block):
-    """An idle block leaves its shelf."""
-    pool, older, newer = at(shelf[POOL]), at(block)[OLDER], at(block)[NEWER]
+def _unlink(size_class, block):
+    """Remove an idle block from the list of its size class."""
+    pool, older, newer = at(size_class[POOL]), at(block)[OLDER], at(block)[NEWER]
     if newer == 0:
-        shelf[NEWEST] = older
+        size_class[NEWEST] = older
     else:
         at(newer)[OLDER] = older
     if older == 0:
-        shelf[OLDEST] = newer
+        size_class[OLDEST] = newer
     else:
         at(older)[NEWER] = newer
     pool[IDLE_BLOCKS] -= 1
-    pool[IDLE_BYTES] -= shelf[SIZE]
+    pool[IDLE_BYTES] -= size_class[SIZE]
 
 
 @register_jitable
-def _put_on(shelf, block):
-    """A block becomes the newest of its shelf."""
-    pool, words, before = at(shelf[POOL]), at(block), shelf[NEWEST]
+def _push(size_class, block):
+    """Put a block in front of the list of its size class."""
+    pool, words, before = at(size_class[POOL]), at(block), size_class[NEWEST]
     pool[CLOCK] += 1
     words[OLDER], words[NEWER], words[RETURNED] = before, 0, pool[CLOCK]
     if before == 0:
-        shelf[OLDEST] = block
+        size_class[OLDEST] = block
     else:
         at(before)[NEWER] = block
-    shelf[NEWEST] = block
+    size_class[NEWEST] = block
     pool[IDLE_BLOCKS] += 1
-    pool[IDLE_BYTES] += shelf[SIZE]
+    pool[IDLE_BYTES] += size_class[SIZE]
 
 
 @register_jitable
-def _stalest(pool):
-    """The shelf with the block that was unused for longest; there is one."""
-    found, since, shelf = 0, 0, pool[SHELVES]
-    while shelf != 0:
-        oldest = at(shelf)[OLDEST]
+def _class_of_oldest(pool):
+    """The size class with the block that was unused for longest; there is one."""
+    found, since, size_class = 0, 0, pool[CLASSES]
+    while size_class != 0:
+        oldest = at(size_class)[OLDEST]
         if oldest != 0 and (found == 0 or at(oldest)[RETURNED] < since):
-            found, since = shelf, at(oldest)[RETURNED]
-        shelf = at(shelf)[NEXT]
+            found, since = size_class, at(oldest)[RETURNED]
+        size_class = at(size_class)[NEXT]
     return at(found)
 
 
@@ -128,10 +128,10 @@ def _stalest(pool):
 def _shrink(pool, limit):
     """Free the blocks unused for longest until the rest fits the limit."""
     while pool[IDLE_BYTES] > limit:
-        shelf = _stalest(pool)
-        block = shelf[OLDEST]
-        _take_off(shelf, block)
-        _unmap(block, shelf[SIZE])
+        size_class = _class_of_oldest(pool)
+        block = size_class[OLDEST]
+        _unlink(size_class, block)
+        _unmap(block, size_class[SIZE])
 
 
 @register_jitable
@@ -151,26 +151,26 @@ def _count_used(pool, blocks, size):
 
 
 @register_jitable
-def _taken(shelf):
+def _take(size_class):
     """The block returned last: the likeliest to be in a cache. 0 if there is no memory."""
-    pool, block = at(shelf[POOL]), shelf[NEWEST]
+    pool, block = at(size_class[POOL]), size_class[NEWEST]
     if block != 0:
-        _take_off(shelf, block)
+        _unlink(size_class, block)
     else:
-        block = _mapped(pool, shelf[SIZE])
+        block = _mapped(pool, size_class[SIZE])
     if block != 0:
-        _count_used(pool, 1, shelf[SIZE])
+        _count_used(pool, 1, size_class[SIZE])
     return block
 
 
 @register_jitable
-def _given_back(shelf, block):
-    pool = at(shelf[POOL])
-    _count_used(pool, -1, shelf[SIZE])
-    if shelf[SIZE] > pool[LIMIT]:
-        _unmap(block, shelf[SIZE])
+def _give_back(size_class, block):
+    pool = at(size_class[POOL])
+    _count_used(pool, -1, size_class[SIZE])
+    if size_class[SIZE] > pool[LIMIT]:
+        _unmap(block, size_class[SIZE])
     else:
-        _put_on(shelf, block)
+        _push(size_class, block)
         _shrink(pool, pool[LIMIT])
 
 
@@ -193,21 +193,21 @@ def _has_grown(pool, block):
 
 @register_jitable
 def _grown(pool, size):
-    """A block for an array that no shelf has room for; 0 if there is no memory."""
-    room = -(-size // _PAGE) * _PAGE
-    pages = _mapped(pool, _PAGE + room)
+    """A block for an array that has outgrown its size class; 0 if there is no memory."""
+    capacity = -(-size // _PAGE) * _PAGE
+    pages = _mapped(pool, _PAGE + capacity)
     if pages == 0:
         return 0
     block = pages + _PAGE
-    _growth(block)[GREW], _growth(block)[ROOM] = pool[GROWN], room
+    _growth(block)[GREW], _growth(block)[CAPACITY] = pool[GROWN], capacity
     pool[GROWN] = block
-    _count_used(pool, 1, room)
+    _count_used(pool, 1, capacity)
     return block
 
 
 @register_jitable
 def _unmap_grown(pool, block):
-    after, room = _growth(block)[GREW], _growth(block)[ROOM]
+    after, capacity = _growth(block)[GREW], _growth(block)[CAPACITY]
     if pool[GROWN] == block:
         pool[GROWN] = after
     else:
@@ -215,30 +215,30 @@ def _unmap_grown(pool, block):
         while _growth(before)[GREW] != block:
             before = _growth(before)[GREW]
         _growth(before)[GREW] = after
-    _count_used(pool, -1, room)
-    _unmap(block - _PAGE, _PAGE + room)
+    _count_used(pool, -1, capacity)
+    _unmap(block - _PAGE, _PAGE + capacity)
 
 
 @register_jitable
-def _room(shelf, block):
-    return _growth(block)[ROOM] if _has_grown(at(shelf[POOL]), block) else shelf[SIZE]
+def _capacity(size_class, block):
+    return _growth(block)[CAPACITY] if _has_grown(at(size_class[POOL]), block) else size_class[SIZE]
 
 
 @register_jitable
-def _let_go(shelf, block):
-    if _has_grown(at(shelf[POOL]), block):
-        _unmap_grown(at(shelf[POOL]), block)
+def _free(size_class, block):
+    if _has_grown(at(size_class[POOL]), block):
+        _unmap_grown(at(size_class[POOL]), block)
     else:
-        _given_back(shelf, block)
+        _give_back(size_class, block)
 
 
 # --- what NumPy calls -----------------------------------------------------------------------------
 
 
 @native(INT(INT, INT, INT))
-def _give(context, block, nbytes):
+def _free_of_numpy(context, block, nbytes):
     """The array is dead, and so is every view of it."""
-    _let_go(at(context), block)
+    _free(at(context), block)
     return 0
 
 
@@ -250,38 +250,38 @@ def _refuse(context, count, nbytes):
 
 @native(INT(INT, INT, INT))
 def _resize(context, block, nbytes):
-    """Within its block an array stays where it is; 0 if there is no memory."""
-    shelf = at(context)
-    room = _room(shelf, block)
-    if nbytes <= room:
+    """An array that still fits stays in its block; 0 if there is no memory."""
+    size_class = at(context)
+    capacity = _capacity(size_class, block)
+    if nbytes <= capacity:
         return block
-    larger = _grown(at(shelf[POOL]), nbytes)
+    larger = _grown(at(size_class[POOL]), nbytes)
     if larger != 0:
-        _copy(larger, block, room)
-        _let_go(shelf, block)
+        _copy(larger, block, capacity)
+        _free(size_class, block)
     return larger
 
 
 # --- arrays ---------------------------------------------------------------------------------------
 
-# Words of a record to make arrays by: addresses of NumPy's makers of arrays that take memory and of
-# arrays over memory; the type; the handler of a shelf and the shelf, or 0; what an array is like.
-_EMPTY, _OVER, _TYPE, _HANDLER, _SHELF, _DTYPE, _RANK, _EXTENTS = range(8)
+# Words of a record to allocate arrays by: addresses of PyArray_Empty and PyArray_NewFromDescr; the
+# type; the memory handler of a size class and the class, or 0; dtype, rank and extents.
+_EMPTY, _OVER, _TYPE, _HANDLER, _CLASS, _DTYPE, _RANK, _EXTENTS = range(8)
 
 _OWNED, _PLAIN = 0x0004, 0x0501  # flags: owner of its memory; contiguous, aligned and writable
 
 
 @register_jitable
-def _stands_on(shelf, record, extents):
+def _array_over_block(size_class, record, extents):
     """An array over a block that it owns; 0 with an error set."""
-    block = _taken(shelf)
+    block = _take(size_class)
     if block == 0:
         drop(record[_DTYPE])
         return no_memory()
-    likeness = (record[_TYPE], record[_DTYPE], record[_RANK], extents)
-    array = call(record[_OVER], (*likeness, 0, block, _PLAIN, 0))
+    kind = (record[_TYPE], record[_DTYPE], record[_RANK], extents)
+    array = call(record[_OVER], (*kind, 0, block, _PLAIN, 0))
     if array == 0:
-        _given_back(shelf, block)
+        _give_back(size_class, block)
     else:
         hold(record[_HANDLER])
         at(array)[HANDLER] = record[_HANDLER]
@@ -290,27 +290,27 @@ def _stands_on(shelf, record, extents):
 
 
 @register_jitable
-def made(record):
-    """An array; 0 with an error set."""
+def allocate(record):
+    """A new, uninitialised array; 0 with an error set."""
     extents = address_of(record) + 8 * _EXTENTS
     hold(record[_DTYPE])  # which is taken over
-    if record[_SHELF] != 0:
-        shelf = at(record[_SHELF])
-        if shelf[SIZE] <= at(shelf[POOL])[LIMIT]:
-            return _stands_on(shelf, record, extents)
+    if record[_CLASS] != 0:
+        size_class = at(record[_CLASS])
+        if size_class[SIZE] <= at(size_class[POOL])[LIMIT]:
+            return _array_over_block(size_class, record, extents)
     return call(record[_EMPTY], (record[_RANK], extents, record[_DTYPE], 0))
 
 
 @native(INT(INT, INT, INT))
-def _make(record, passed, count):
+def _allocate(record, passed, count):
     """`self` is an array: the record."""
-    return made(at(data_of(record)))
+    return allocate(at(data_of(record)))
 
 
 @native(INT(INT, INT))
-def _open(pool, shelf):
-    at(shelf)[NEXT] = at(pool)[SHELVES]
-    at(pool)[SHELVES] = shelf
+def _add_class(pool, size_class):
+    at(size_class)[NEXT] = at(pool)[CLASSES]
+    at(pool)[CLASSES] = size_class
     return 0
 
 
@@ -326,9 +326,9 @@ _with_lock = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 @cache
-def make_method() -> Method:
+def allocate_method() -> Method:
     """One for all makers; its `self` is a record."""
-    return fast_method(b"make", _make())
+    return fast_method(b"allocate", _allocate())
 
 
 def trim(pool: int, limit: int) -> None:
@@ -350,17 +350,17 @@ class _Handler(ctypes.Structure):
 _NAME: Final = b"mem_handler"  # of every capsule that holds one
 
 
-def open_shelf(pool: int, size: int) -> Any:
-    """A new shelf for blocks of `size` bytes: its handler. The last array may outlive the module,
-    so none of it is ever freed."""
-    shelf = immortal(8 * _SHELF_WORDS)
-    (ctypes.c_int64 * _SHELF_WORDS).from_address(shelf)[:] = [size, 0, 0, 0, pool]
-    name, place = immortal(len(_NAME) + 1), immortal(ctypes.sizeof(_Handler))
+def new_size_class(pool: int, size: int) -> Any:
+    """A new size class for blocks of `size` bytes: its memory handler. The last array may outlive
+    the module, so none of it is ever freed."""
+    size_class = permanent_alloc(8 * _CLASS_WORDS)
+    (ctypes.c_int64 * _CLASS_WORDS).from_address(size_class)[:] = [size, 0, 0, 0, pool]
+    name, place = permanent_alloc(len(_NAME) + 1), permanent_alloc(ctypes.sizeof(_Handler))
     ctypes.memmove(name, _NAME, len(_NAME))
     handler = _Handler.from_address(place)
-    handler.name, handler.version, handler.context = b"pullback", 1, shelf
-    handler.functions[:] = [_refuse(), _refuse(), _resize(), _give()]
-    _with_lock(_open())(pool, shelf)
+    handler.name, handler.version, handler.context = b"pullback", 1, size_class
+    handler.functions[:] = [_refuse(), _refuse(), _resize(), _free_of_numpy()]
+    _with_lock(_add_class())(pool, size_class)
     return new_capsule(place, name)
 
 
@@ -372,10 +372,13 @@ class _Record(np.ndarray[Any, Any]):
 
 def record_of(shape: tuple[int, ...], dtype: np.dtype[Any], handler: Any) -> NDArray[Any]:
     """The words to make such arrays by."""
-    shelf, told = 0, 0
+    size_class, told = 0, 0
     if handler is not None:
-        shelf, told = _Handler.from_address(capsule_address(handler, _NAME)).context, id(handler)
-    words = (*_functions(), id(np.ndarray), told, shelf, id(dtype), len(shape), *shape)
+        size_class, told = (
+            _Handler.from_address(capsule_address(handler, _NAME)).context,
+            id(handler),
+        )
+    words = (*_functions(), id(np.ndarray), told, size_class, id(dtype), len(shape), *shape)
     record = np.array(words, np.int64).view(_Record)
     record.kept = dtype, handler
     return record

@@ -1,4 +1,4 @@
-"""Calls like an earlier one: answered natively, by the same bits, and only those."""
+"""The call cache of a function: repeated calls hit it, with the same bits; all others miss it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import pullback as pb
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import IndexOutOfRange
-from pullback.cpu.porter import GUESTS
+from pullback.cpu.call_cache import CAPACITY
 from pullback.plan.function import Function
 from pullback.verify.laws import same_bits, trials
 from pullback.verify.subject import Subject, subjects
@@ -26,23 +26,23 @@ X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 MISALIGNED = np.zeros(X.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(X.shape)
 
 
-def stranger_to_all(name: str) -> Function:
-    """A function whose porter has met nobody yet."""
+def with_empty_cache(name: str) -> Function:
+    """This function with a call cache of its own."""
     function: Function = getattr(pb, name).function
     return type(function)(function.body)
 
 
-def ask(function: Function, *args: Any, out: Any = None, **options: Any) -> Any:
-    """What the porter says to a call."""
-    return function.ask(*function.values(args, options), out)
+def lookup(function: Function, *args: Any, out: Any = None, **options: Any) -> Any:
+    """The result of a call that hits the cache; None for a miss."""
+    return function.lookup(*function.values(args, options), out)
 
 
 @pytest.mark.parametrize("subject", subjects().values(), ids=str)
-def test_a_call_is_known_again(subject: Subject) -> None:
-    function = stranger_to_all(subject.name)
+def test_a_repeated_call_hits_the_cache(subject: Subject) -> None:
+    function = with_empty_cache(subject.name)
     _, arguments = next(trials(subject, ElementKind.F32))
-    assert ask(function, **arguments) is None
-    first, again = function(**arguments), ask(function, **arguments)
+    assert lookup(function, **arguments) is None
+    first, again = function(**arguments), lookup(function, **arguments)
     pairs = zip(first, again, strict=True) if isinstance(first, tuple) else [(first, again)]
     for want, got in pairs:
         assert same_bits(want, got)
@@ -52,15 +52,15 @@ def test_results_given_are_returned_themselves() -> None:
     room = np.full(X.size + 2, np.nan, np.float32)
     out = room[1:-1].reshape(X.shape)
     pair = np.empty_like(X), np.empty(X.shape, np.int64)
-    cumsum, cummax = stranger_to_all("cumsum"), stranger_to_all("cummax")
+    cumsum, cummax = with_empty_cache("cumsum"), with_empty_cache("cummax")
     for function, given, options in ((cumsum, out, {}), (cummax, pair, {"return_indices": True})):
         assert function(X, 1, out=given, **options) is given
-        assert ask(function, X, 1, out=given, **options) is given
+        assert lookup(function, X, 1, out=given, **options) is given
     assert same_bits(out, np.cumsum(X, 1))
     assert np.isnan(room[[0, -1]]).all()
 
 
-STRANGERS: dict[str, tuple[Any, Any, Any]] = {
+OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "another shape": (X[:2], 1, None),
     "other strides": (X.T.copy().T, 1, None),
     "another dtype": (X.astype(np.float64), 1, None),
@@ -84,61 +84,71 @@ def by_torch(array: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("over", [by_torch, lambda x: np.from_dlpack(x.copy())])
-def test_arrays_over_memory_of_others_are_known(over: Any) -> None:
-    function, x = stranger_to_all("cumsum"), over(X)
+def test_arrays_over_memory_of_other_libraries_hit(over: Any) -> None:
+    function, x = with_empty_cache("cumsum"), over(X)
     assert type(x.base) is not np.ndarray
     function(x, 1)
-    assert same_bits(ask(function, x, 1), np.cumsum(X, 1))
-    assert same_bits(ask(function, over(X + 1), 1), np.cumsum(X + 1, 1))
+    assert same_bits(lookup(function, x, 1), np.cumsum(X, 1))
+    assert same_bits(lookup(function, over(X + 1), 1), np.cumsum(X + 1, 1))
 
 
 @pytest.mark.parametrize("over", [by_torch, np.copy])
 def test_an_array_with_a_stand_in_for_its_owner_is_looked_at(over: Any) -> None:
     """It may reach beyond the memory it was made from."""
-    function, x, few = stranger_to_all("cumsum"), over(X), over(X[:1])
+    function, x, few = with_empty_cache("cumsum"), over(X), over(X[:1])
     function(x, 1)
     inside, beyond = (
         np.lib.stride_tricks.as_strided(a, X.shape, X.strides, writeable=True) for a in (x, few)
     )
-    assert ask(function, x, 1) is not None
-    assert ask(function, inside, 1) is ask(function, beyond, 1) is None
+    assert lookup(function, x, 1) is not None
+    assert lookup(function, inside, 1) is lookup(function, beyond, 1) is None
     assert same_bits(function(inside, 1), np.cumsum(X, 1))
     with pytest.raises(pb.BufferTooSmall):
         function(beyond, 1)
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_are_not_let_in(name: str) -> None:
-    function = stranger_to_all("cumsum")
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_arguments_miss_the_cache(name: str) -> None:
+    function = with_empty_cache("cumsum")
     function(X, 1)
-    x, axis, out = STRANGERS[name]
-    assert ask(function, x, axis, out=out) is None
-    assert ask(function, X, 1) is not None
+    x, axis, out = OTHERS[name]
+    assert lookup(function, x, axis, out=out) is None
+    assert lookup(function, X, 1) is not None
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.25, 0.5), (0.0, -0.0), (1.0, 1), (1, 1.0)])
 def test_numbers_are_compared_exactly(first: float, second: float) -> None:
-    lerp = stranger_to_all("lerp")
+    lerp = with_empty_cache("lerp")
     lerp(X, X + 1, first)
-    assert ask(lerp, X, X + 1, first) is not None
-    assert ask(lerp, X, X + 1, second) is None
+    assert lookup(lerp, X, X + 1, first) is not None
+    assert lookup(lerp, X, X + 1, second) is None
     assert same_bits(lerp(X, X + 1, second), pb.lerp(X, X + 1, np.full((), second, np.float32)))
 
 
-def test_the_one_longest_ago_is_forgotten() -> None:
-    function = stranger_to_all("cumsum")
-    rows = [np.ones((n, 2), np.float32) for n in range(1, GUESTS + 2)]
+def test_the_call_unused_for_longest_is_evicted() -> None:
+    function = with_empty_cache("cumsum")
+    rows = [np.ones((n, 2), np.float32) for n in range(1, CAPACITY + 2)]
+    for x in rows[:-1]:
+        function(x, 0)
+    assert lookup(function, rows[0], 0) is not None  # which makes the second one the oldest
+    function(rows[-1], 0)
+    assert lookup(function, rows[1], 0) is None
+    for x in (rows[0], *rows[2:]):
+        assert same_bits(lookup(function, x, 0), np.cumsum(x, 0))
+
+
+def test_twelve_shapes_in_rotation_stay_in_the_cache() -> None:
+    function = with_empty_cache("cumsum")
+    rows = [np.ones((n, 3), np.float32) for n in range(1, 13)]
     for x in rows:
         function(x, 0)
-    assert [ask(function, x, 0) is None for x in rows] == [True] + [False] * GUESTS
-    assert same_bits(function(rows[0], 0), np.cumsum(rows[0], 0))
-    assert ask(function, rows[0], 0) is not None
-    assert ask(function, rows[1], 0) is None
+    for x in rows * 3:
+        assert same_bits(lookup(function, x, 0), np.cumsum(x, 0))
 
 
 def test_references_are_neither_lost_nor_kept() -> None:
-    function, x, out = stranger_to_all("cummax"), X.copy(), (X.copy(), np.empty(X.shape, np.int64))
-    held = (x, out, *out, function.ask)
+    function, x, out = with_empty_cache("cummax"), X.copy(), (X.copy(), np.empty(X.shape, np.int64))
+    held = (x, out, *out, function.lookup)
     for given in (None, out):
         function(x, 1, return_indices=True, out=given)
     before = [sys.getrefcount(thing) for thing in held[:-1]]
@@ -151,7 +161,7 @@ def test_references_are_neither_lost_nor_kept() -> None:
 
 
 def test_an_error_of_the_launch_is_raised_every_time() -> None:
-    embedding, ids = stranger_to_all("embedding"), np.array([0, 1, 2])
+    embedding, ids = with_empty_cache("embedding"), np.array([0, 1, 2])
     embedding(X, ids)
     ids[1] = 3
     for _ in range(2):
@@ -160,9 +170,9 @@ def test_an_error_of_the_launch_is_raised_every_time() -> None:
 
 
 def test_a_result_may_be_an_argument_where_the_contract_says_so() -> None:
-    function, x = stranger_to_all("cumsum"), X.copy()
+    function, x = with_empty_cache("cumsum"), X.copy()
     function(x.copy(), 1, out=x)
-    assert ask(function, x, 1, out=x) is x
+    assert lookup(function, x, 1, out=x) is x
     assert same_bits(x, np.cumsum(np.cumsum(X, 1), 1))
 
 
@@ -178,56 +188,56 @@ OPTIONS: dict[str, tuple[str, tuple[Any, ...], list[Any]]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_numbers_of_numpy_are_known_by_their_value(name: str) -> None:
     function, args, values = OPTIONS[name]
-    stranger = stranger_to_all(function)
+    fresh = with_empty_cache(function)
     for value in (*values, *values):
         plain = value.item() if isinstance(value, np.generic) else value
         want = getattr(pb, function)(*args, **{name: plain})
-        assert same_bits(stranger(*args, **{name: value}), want)
+        assert same_bits(fresh(*args, **{name: value}), want)
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"weight"}))
 def test_arrays_are_no_options(name: str) -> None:
     function, args, values = OPTIONS[name]
-    stranger = stranger_to_all(function)
+    fresh = with_empty_cache(function)
     for value in values:
         for array in (np.array(value), np.full(3, value)):
             with pytest.raises(pb.InvalidProblem, match=f"`{name}` must be a value, not an array"):
-                stranger(*args, **{name: array})
-        stranger(*args, **{name: value})
+                fresh(*args, **{name: array})
+        fresh(*args, **{name: value})
 
 
-def test_overlapping_memory_goes_the_long_way() -> None:
-    function, room = stranger_to_all("cumsum"), np.ones(12, np.float32)
+def test_overlapping_memory_misses_and_is_refused() -> None:
+    function, room = with_empty_cache("cumsum"), np.ones(12, np.float32)
     function(room[:4].copy(), 0, out=room[8:])
     with pytest.raises(pb.InvalidProblem, match="memory apart"):
         function(room[:4], 0, out=room[2:6])
 
 
 def test_out_of_memory_is_an_error_like_any_other() -> None:
-    function, x = stranger_to_all("cumsum"), np.broadcast_to(np.float32(1), 1 << 26)
+    function, x = with_empty_cache("cumsum"), np.broadcast_to(np.float32(1), 1 << 26)
     function(x, 0)
     pb.empty_cache()
     before, limits = sys.getrefcount(x), resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (x.nbytes, limits[1]))  # the process has more already
     try:
         with pytest.raises(MemoryError):
-            ask(function, x, 0)
+            lookup(function, x, 0)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert sys.getrefcount(x) == before
 
 
-def test_many_threads_meet_one_porter() -> None:
-    function = stranger_to_all("cumsum")
-    rows = [np.arange(n, dtype=np.float64) for n in range(1, 3 * GUESTS)]
+def test_many_threads_share_one_cache() -> None:
+    function = with_empty_cache("cumsum")
+    rows = [np.arange(n, dtype=np.float64) for n in range(1, 3 * CAPACITY)]
     want = [np.cumsum(x) for x in rows]
 
-    def visit(first: int) -> bool:
+    def run(first: int) -> bool:
         order = np.random.default_rng(first).permutation(len(rows) * 20) % len(rows)
         return all(same_bits(function(rows[i], 0), want[i]) for i in order)
 
     with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(visit, range(8)))
+        assert all(threads.map(run, range(8)))
 
 
 def test_the_first_calls_of_all_may_come_at_once() -> None:
@@ -242,7 +252,7 @@ def test_the_first_calls_of_all_may_come_at_once() -> None:
         )
         plan = pb.ScanPlan.select(pb.Stream.cpu(), desc, pb.PlanPreference())
 
-        def visit():
+        def run():
             gate.wait()
             for _ in range(100):
                 assert pb.cumsum(x)[-1] == 8
@@ -272,17 +282,17 @@ def test_functions_are_plain_functions() -> None:
 
 
 def test_a_prepared_index_is_known_while_it_lives() -> None:
-    function = stranger_to_all("segment_sum")
+    function = with_empty_cache("segment_sum")
     first, second = (
         pb.prepare_segments(ids, 2) for ids in (np.array([0, 1, 1]), np.array([1, 0, 1]))
     )
     for index in (first, second):
         function(X, index, 2)
     for index in (first, second):
-        assert same_bits(ask(function, X, index, 2), pb.segment_sum(X, index.ids, 2))
+        assert same_bits(lookup(function, X, index, 2), pb.segment_sum(X, index.ids, 2))
     gone = weakref.ref(first)
     del first, index
     assert gone() is None
-    assert ask(function, X, second, 2) is not None
+    assert lookup(function, X, second, 2) is not None
     for _ in range(100):  # one of these is where the first was
-        assert ask(function, X, pb.prepare_segments(np.array([0, 0, 1]), 2), 2) is None
+        assert lookup(function, X, pb.prepare_segments(np.array([0, 0, 1]), 2), 2) is None

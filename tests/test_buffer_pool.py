@@ -17,7 +17,7 @@ import pytest
 
 from pullback.contract.errors import InvalidProblem
 from pullback.cpu import recycle
-from pullback.cpu.recycle import Maker, cache_info, empty_cache, set_cache_limit
+from pullback.cpu.buffer_pool import Maker, cache_info, empty_cache, set_cache_limit
 
 F4 = np.dtype(np.float32)
 MEGA = 1 << 20
@@ -316,7 +316,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def python(script: str) -> None:
     """Run a script in a fresh interpreter; it must end well and say nothing."""
-    setup = "import gc, os, sys\nimport numpy as np\nfrom pullback.cpu.recycle import *\n"
+    setup = "import gc, os, sys\nimport numpy as np\nfrom pullback.cpu.buffer_pool import *\n"
     setup += "empty = lambda shape, dtype: Maker(shape, np.dtype(dtype))()\n"
     command = [sys.executable, "-W", "ignore", "-c", setup + textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)

@@ -1,15 +1,16 @@
-"""Output arrays whose memory is used again.
+"""The buffer pool: output arrays whose memory is reused.
 
 Writing into fresh pages costs as much as a kernel. So the memory of a large output goes back to a
 pool when it dies, and the next output of that size takes it from there.
 
-NumPy lets everybody say where an array's memory comes from and goes to; see shelf.py, which does
-that natively, a shelf for each size. An array made here owns its memory like any other: a view,
-memoryview or foreign tensor keeps the array, and with it the block.
+NumPy lets a memory handler free the memory of an array: buffer_pool_native.py has one for each size
+class. An array allocated here owns its memory like any other: a view, memoryview or foreign tensor
+keeps the array alive, and with it the block. (An array whose `.base` is a capsule would do with
+documented API alone, but is not an owner to those who ask, and takes longer to make.)
 
-What the shelves share are the words of `_pool`. Whoever reads or writes more than one of them holds
-the interpreter's lock throughout, as NumPy does when arrays are made and die. So a fork needs no
-care: the child has its own copy of all of it.
+What the size classes share are the words of `_pool`. Whoever reads or writes more than one of them
+holds the GIL throughout, as NumPy does when arrays are made and die. So nothing special happens at
+a fork: the child has its own copy of all of it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import mmap
 import operator
 import os
 import sys
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from pullback.contract.errors import InvalidProblem
-from pullback.cpu.pool import immortal
+from pullback.contract.settings import SAFE
+from pullback.cpu.pool import permanent_alloc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,12 +37,12 @@ if TYPE_CHECKING:
 _SMALLEST: Final = 1 << 17  # smaller ones the C library keeps; larger ones it may give back at once
 _DEFAULT_LIMIT: Final = 1 << 30
 
-# Words all shelves share: bytes they may hold, -1 until somebody asks; how often a block came back;
-# the shelf made last, and the grown block; what is idle, and what arrays have.
-LIMIT, CLOCK, SHELVES, GROWN, IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES = range(8)
+# Words all size classes share: bytes they may hold, -1 until somebody asks; how often a block came
+# back; the size class made last, and the grown block; what is idle, and what arrays have.
+LIMIT, CLOCK, CLASSES, GROWN, IDLE_BLOCKS, IDLE_BYTES, USED_BLOCKS, USED_BYTES = range(8)
 POOL_WORDS: Final = 8
 _UNKNOWN: Final = -1
-_pool: Final = (ctypes.c_int64 * POOL_WORDS).from_address(immortal(8 * POOL_WORDS))
+_pool: Final = (ctypes.c_int64 * POOL_WORDS).from_address(permanent_alloc(8 * POOL_WORDS))
 _pool[LIMIT] = _UNKNOWN
 
 
@@ -53,22 +56,26 @@ class CacheInfo(NamedTuple):
     limit: int
 
 
-class Maker:
-    """Makes uninitialised C-contiguous arrays of one kind; large ones may be memory used before,
-    and start at a page border. `address` is where native code finds the words it makes them by."""
+class OutputAllocator:
+    """Allocates uninitialised C-contiguous arrays of one kind; large ones reuse memory of the pool
+    and start at a page border. Native code allocates by the words at `address`."""
 
-    __slots__ = ("_make", "_record", "address", "dtype", "shape")
+    __slots__ = ("_allocate", "_record", "address", "dtype", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        from pullback.cpu import shelf
+        from pullback.cpu import buffer_pool_native
 
         self.shape, self.dtype = shape, dtype
-        self._record = shelf.record_of(shape, dtype, _handler(prod(shape) * dtype.itemsize))
+        handler = _handler(prod(shape) * dtype.itemsize)
+        self._record = buffer_pool_native.record_of(shape, dtype, handler)
         self.address: int = self._record.ctypes.data
-        self._make = shelf.make_method().of(self._record)
+        if SAFE:
+            self._allocate: Callable[[], Any] = partial(np.empty, shape, dtype)
+        else:
+            self._allocate = buffer_pool_native.allocate_method().of(self._record)
 
     def __call__(self) -> NDArray[Any]:
-        array: NDArray[Any] = self._make()
+        array: NDArray[Any] = self._allocate()
         return array
 
 
@@ -95,9 +102,9 @@ def cache_info() -> CacheInfo:
 def _trim(limit: int) -> None:
     """Free the blocks unused for longest until the rest fits the limit."""
     if _pool[IDLE_BYTES] > limit:
-        from pullback.cpu import shelf
+        from pullback.cpu import buffer_pool_native
 
-        shelf.trim(ctypes.addressof(_pool), limit)
+        buffer_pool_native.trim(ctypes.addressof(_pool), limit)
 
 
 @cache
@@ -111,15 +118,15 @@ def _can_recycle() -> bool:
 def _handler(size: int) -> Any:
     """The memory handler for arrays of so many bytes; None for NumPy's own."""
     _capacity()  # from here on native code reads it
-    return _shelved(_size_class(size)) if size >= _SMALLEST and _can_recycle() else None
+    return _class_handler(_size_class(size)) if size >= _SMALLEST and _can_recycle() else None
 
 
 @cache
-def _shelved(size: int) -> Any:
-    """The handler of a size class. (Should two threads make one, each shelf does its work.)"""
-    from pullback.cpu import shelf
+def _class_handler(size: int) -> Any:
+    """The handler of a size class. (Should two threads make one, both work.)"""
+    from pullback.cpu import buffer_pool_native
 
-    return shelf.open_shelf(ctypes.addressof(_pool), size)
+    return buffer_pool_native.new_size_class(ctypes.addressof(_pool), size)
 
 
 @lru_cache

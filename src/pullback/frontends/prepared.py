@@ -15,11 +15,18 @@ import numpy as np
 from pullback.contract.element import describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Slot
-from pullback.cpu.guest import NOWHERE, STACK_BYTES, Fresh, Guest, is_plain
-from pullback.cpu.manners import Manners
+from pullback.cpu.buffer_pool import OutputAllocator
+from pullback.cpu.call_cache import CallCache
+from pullback.cpu.call_record import (
+    NOWHERE,
+    STACK_BYTES,
+    CallRecord,
+    Fresh,
+    function_record,
+    is_comparable,
+)
+from pullback.cpu.dispatch_guard import DispatchGuard
 from pullback.cpu.pool import get_num_threads
-from pullback.cpu.porter import Porter
-from pullback.cpu.recycle import Maker as ArrayMaker
 from pullback.plan.function import Call, Function
 from pullback.plan.launch import Launch, Status, check_tensor
 from pullback.plan.plan import Plan
@@ -31,12 +38,12 @@ _CPU = Stream.cpu()
 _BYTES = np.dtype(np.uint8)
 
 # How a front end finds the address of an array that must have so many bytes (0 if it has fewer, or
-# is None), and what makes a result of some kind.
+# is None), and what allocates a result of some kind.
 Look = Callable[[Any, int], int]
-Maker = Callable[[TensorSpec], Callable[[], Any]]
+AllocatorOf = Callable[[TensorSpec], Callable[[], Any]]
 
 
-class Ready:
+class PreparedCall:
     """Where each slot's address comes from, what to allocate, what to launch.
 
     Equal keys have equal positional counts and option names, so a source is an index into the
@@ -46,8 +53,6 @@ class Ready:
     __slots__ = (
         "_blank",
         "_fresh",
-        "_guest",
-        "_hidden",
         "_launch",
         "_named",
         "_names",
@@ -55,9 +60,11 @@ class Ready:
         "_op",
         "_plan",
         "_reaches",
+        "_record",
         "_results",
         "_scratch",
         "_sources",
+        "_unread",
         "_workspace",
         "takes_parts",
     )
@@ -70,13 +77,13 @@ class Ready:
         plan: Plan[Any, Any],
         positional: Sequence[str],
         arrays: Collection[str],
-        maker: Maker,
+        allocator_of: AllocatorOf,
         reaches: Sequence[int],
     ) -> None:
         self._op, self._plan, self._launch, self._reaches = op, plan, launch, reaches
-        self._guest: Any = None
+        self._record: Any = None
         self._workspace = plan.workspace_size
-        self._scratch = ArrayMaker((self._workspace,), _BYTES)
+        self._scratch = OutputAllocator((self._workspace,), _BYTES)
         names = [slot.name for slot in plan.record.slots]
         self._blank: list[Any] = [None] * len(names)
         views = [(i, v) for i, n in enumerate(names) if (v := call.tensors.get(n)) is not None]
@@ -86,12 +93,12 @@ class Ready:
         places = {name: place for place, name in enumerate(self._names)}
         self._sources = tuple((i, places[name], part) for i, (name, part), _ in origins)
         # Arrays that are passed to no slot: only a key tells their shapes.
-        self._hidden = set(arrays) - {name for _, (name, _), _ in origins}
+        self._unread = set(arrays) - {name for _, (name, _), _ in origins}
         self.takes_parts = any(part is not None for _, _, part in self._sources)
         self._offsets = tuple((i, offset) for i, _, offset in origins if offset)
         self._results = tuple(map(names.index, call.returns))
         self._fresh = tuple(
-            (names.index(name), maker(spec))
+            (names.index(name), allocator_of(spec))
             for name, spec in zip(call.returns, call.specs, strict=True)
             if name not in call.tensors
         )
@@ -115,21 +122,21 @@ class Ready:
         status = self._launch.run(addresses, arrays, address, get_num_threads())
         return self._finish(status, arrays, out)
 
-    def introduce(
-        self, function: Function, values: Sequence[Any], manners: Manners | None = None
-    ) -> Guest | None:
-        """Let the function's porter know such a call again, the result given last; None where he
-        cannot."""
-        if self._guest is None or self.takes_parts:  # of this very bundle
-            self._guest = self._as_guest(function.parameters, values, manners) or False
-        if self._guest:
-            _porter(function).introduce(self._guest)
-        return self._guest or None
+    def insert(
+        self, function: Function, values: Sequence[Any], guard: DispatchGuard | None = None
+    ) -> CallRecord | None:
+        """Have the function's call cache repeat such calls (`out` is the last value); None where
+        native code cannot."""
+        if self._record is None or self.takes_parts:  # the record is of this very bundle
+            self._record = self._record_of(function.parameters, values, guard) or False
+        if self._record:
+            _cache_of(function).insert(self._record)
+        return self._record or None
 
-    def _as_guest(
-        self, parameters: Sequence[str], values: Sequence[Any], manners: Manners | None
-    ) -> Guest | None:
-        if not all(map(is_plain, values)):
+    def _record_of(
+        self, parameters: Sequence[str], values: Sequence[Any], guard: DispatchGuard | None
+    ) -> CallRecord | None:
+        if not all(map(is_comparable, values)):
             return None
         out = values[-1]
         named = dict(zip(parameters, values, strict=False))
@@ -137,8 +144,8 @@ class Ready:
         for position, _, part in self._sources:
             if part is not None and arrays[position] is not None:
                 arrays[position] = numpy_address(arrays[position])
-        door = self._launch.open(arrays, dict(self._offsets))
-        if not door:
+        launch = self._launch.for_arrays(arrays, dict(self._offsets))
+        if launch is None:
             return None
         # A tuple takes the places of its items too; fresh arrays come last.
         widths = [1 + len(value) if type(value) is tuple else 1 for value in values]
@@ -152,14 +159,16 @@ class Ready:
         first = starts[-1] if out is None else given + (type(out) is tuple)
         for number, (position, _) in enumerate(self._fresh):
             sources[position] = first + number
-        fresh = [Fresh(make, position) for position, make in self._fresh] if out is None else []
+        fresh = (
+            [Fresh(allocate, position) for position, allocate in self._fresh] if out is None else []
+        )
         results = [sources[i] for i in self._results] if out is None else [given]
         scratch = NOWHERE
         if self._workspace > STACK_BYTES:
             scratch = starts[-1] + len(fresh)
             fresh.append(Fresh(self._scratch))
-        hidden = [parameters.index(name) for name in self._hidden]
-        return Guest(door, values, fresh, results, sources, scratch, hidden, manners)
+        unread = [parameters.index(name) for name in self._unread]
+        return function_record(launch, values, unread, fresh, results, sources, scratch, guard)
 
     def _arrays(self, values: Sequence[Any], out: Any) -> list[Any]:
         """The array of each slot: an argument, part of one, a result given, or a fresh one."""
@@ -167,8 +176,8 @@ class Ready:
         for position, place, part in self._sources:
             arrays[position] = values[place] if part is None else values[place].bundle[part]
         if out is None:
-            for position, make in self._fresh:
-                arrays[position] = make()
+            for position, allocate in self._fresh:
+                arrays[position] = allocate()
         else:
             outs = out if type(out) is tuple else (out,)
             for (position, _), array in zip(self._fresh, outs, strict=True):
@@ -185,24 +194,24 @@ class Ready:
         return tuple([arrays[position] for position in self._results])
 
 
-_PORTERS: dict[Function, Porter] = {}
+_CACHES: dict[Function, CallCache] = {}
 
 
-def _porter(function: Function) -> Porter:
-    porter = _PORTERS.get(function)
-    if porter is None:
-        porter = _PORTERS.setdefault(function, Porter())
-        function.ask = porter.ask
-    return porter
+def _cache_of(function: Function) -> CallCache:
+    cache = _CACHES.get(function)
+    if cache is None:
+        cache = _CACHES.setdefault(function, CallCache())
+        function.lookup = cache.lookup
+    return cache
 
 
-def prepare(
+def prepare_call(
     function: Function,
     args: Sequence[Any],
     options: Mapping[str, Any],
     out: Any,
-    maker: Maker,
-) -> Ready:
+    allocator_of: AllocatorOf,
+) -> PreparedCall:
     """Bind and validate a call, and lay it out for the layouts of its arrays."""
     op = function.name
     views = function.views(function.bind(tuple(args), options))
@@ -223,7 +232,7 @@ def prepare(
     arrays = [name for name, view in views.items() if isinstance(view, TensorRef)]
     launch = plan.lay_out(tensors, op, _argument_names(call, names))
     reaches = [_reach(view) for view in tensors]
-    return Ready(op, call, launch, plan, positional, arrays, maker, reaches)
+    return PreparedCall(op, call, launch, plan, positional, arrays, allocator_of, reaches)
 
 
 def _argument_names(call: Call, slots: Sequence[str]) -> list[str]:

@@ -1,0 +1,416 @@
+"""Fast path for repeated calls of a function, and for repeated runs of a plan.
+
+A cache holds the records of the last validated calls (call_record.py), the latest first. `lookup`
+is a METH_FASTCALL function, compiled by Numba: it compares the arguments of a call with those of
+each record. On a hit it allocates the outputs and launches without running Python (about 1 µs); on
+a miss it returns None and has no side effect. PULLBACK_SAFE=1 leaves every cache empty.
+
+All of it runs with the GIL held, but for a launch that may take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numba.extending import register_jitable
+
+from pullback.cpu.atomics import INT
+from pullback.cpu.block import MISMATCH
+from pullback.cpu.buffer_pool_native import allocate
+from pullback.cpu.call_record import (
+    ADDRESS_OF,
+    ALLOCATOR,
+    ARGUMENT_WORDS,
+    ARGUMENTS,
+    ARRAY,
+    BITS,
+    BYTES_OF,
+    EQUAL,
+    FACT,
+    FIELDS,
+    FRESH,
+    FRESH_WORDS,
+    GUARD,
+    KIND,
+    LAUNCH,
+    MOST,
+    NEEDED,
+    NOTHING,
+    NOWHERE,
+    OWNER,
+    PASSED,
+    PLAN,
+    POSITION,
+    RECORD,
+    RECORDER,
+    RESULTS,
+    SAME,
+    SCRATCH,
+    STACK_BYTES,
+    THREADS,
+    THREADS_OF,
+    TUPLE,
+    TYPE,
+    TYPED,
+    UNREAD,
+    CallRecord,
+)
+from pullback.cpu.dispatch_guard import NEEDS_GRAD, NO_GRAD, is_plain_call, is_recording, state_of
+from pullback.cpu.headers import data_of, type_of
+from pullback.cpu.interpreter import (
+    EQ,
+    FLOAT,
+    Method,
+    as_integer,
+    attribute,
+    call_object,
+    call_with_all,
+    clear_error,
+    compare,
+    drop,
+    fast_method,
+    hold,
+    new_tuple,
+    set_item,
+    tuple_item,
+    tuple_size,
+)
+from pullback.cpu.interrupt import INTERRUPTED
+from pullback.cpu.kernel import native
+from pullback.cpu.native_launch import MANY, SLOTS, launch_with_lock, operand_at
+from pullback.cpu.operands import OBJECT, locate
+from pullback.cpu.words import address_of, at, stack_words
+
+CAPACITY: Final = 64  # records of a cache; comparing with one that differs takes about 10 ns
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+@register_jitable
+def _matches(argument, value):
+    """Whether an argument is what the launch was validated for; arrays are compared later."""
+    kind, fact = argument[KIND], argument[FACT]
+    if kind == ARRAY:
+        return True
+    if kind == UNREAD:
+        return locate(at(fact), value) != MISMATCH
+    if kind >= TYPED:
+        return type_of(value) == argument[TYPE]
+    if kind == SAME or type_of(value) != argument[TYPE]:
+        return value == fact
+    if kind == EQUAL:
+        return value == fact or compare(value, fact, EQ) == 1
+    return at(value)[FLOAT] == fact if kind == BITS else tuple_size(value) == fact
+
+
+@register_jitable
+def _argument(record, number):
+    return at(address_of(record) + 8 * (ARGUMENTS + ARGUMENT_WORDS * number))
+
+
+@register_jitable
+def _release(record, values, count):
+    """Drop the attributes that were read; nothing else among the arguments is ours."""
+    if record[PLAN] != 0:
+        for place in range(record[PASSED], count):
+            drop(values[place])
+
+
+@register_jitable
+def _read_fields(record, value, fields, values, count):
+    """Write the attributes of a plan's args to their places: how many places are taken now, or
+    NOWHERE if one is missing."""
+    for field in range(fields[0]):
+        values[count] = attribute(value, fields[1 + field])
+        if values[count] == 0:  # deleted by somebody
+            clear_error()
+            _release(record, values, count)
+            return NOWHERE
+        count += 1
+    return count
+
+
+@register_jitable
+def _spread(record, passed, values):
+    """Write the arguments to their places: how many places are taken, or NOWHERE for a miss."""
+    count = 0
+    for number in range(record[PASSED]):
+        argument, value = _argument(record, number), passed[number]
+        if not _matches(argument, value):
+            return NOWHERE
+        values[count] = value
+        count += 1
+        if argument[KIND] == TUPLE:
+            for item in range(argument[FACT]):
+                values[count] = tuple_item(value, item)
+                count += 1
+        elif argument[KIND] == FIELDS:  # the last one
+            return _read_fields(record, value, at(argument[FACT]), values, count)
+    return count
+
+
+@register_jitable
+def _fresh(record, number):
+    """The words of a fresh array; after the last of them, the places of results and slots."""
+    return at(address_of(_argument(record, record[PASSED])) + 8 * FRESH_WORDS * number)
+
+
+@register_jitable
+def _locate_all(record, values, count, tensors):
+    """Write the addresses of the arrays passed; False if one has another layout."""
+    launch = record[LAUNCH]
+    sources = at(address_of(_fresh(record, record[FRESH])) + 8 * record[RESULTS])
+    for slot in range(at(launch)[SLOTS]):
+        operand, source = operand_at(launch, slot), sources[slot]
+        if source < count:
+            word = operand[OBJECT] if source == NOWHERE else values[source]
+            tensors[slot] = locate(operand, word)
+            if tensors[slot] == MISMATCH:
+                return False
+    return True
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+@register_jitable
+def _allocate_all(record, values, count, tensors):
+    """Allocate the fresh arrays: how many there are now, fewer if memory ran out. (One that is not
+    an array the launch knows is at an odd address, which no launch accepts.)"""
+    for number in range(record[FRESH]):
+        fresh = _fresh(record, number)
+        if fresh[ALLOCATOR] == 0:
+            value = allocate(at(fresh[RECORD]))
+        else:
+            value = call_object(fresh[ALLOCATOR])
+        values[count + number] = value
+        if value == 0:
+            return number
+        if fresh[POSITION] != NOWHERE:
+            tensors[fresh[POSITION]] = locate(operand_at(record[LAUNCH], fresh[POSITION]), value)
+    return record[FRESH]
+
+
+@register_jitable
+def _launch(record, values, tensors):
+    """Run a function's launch on the tensors: its status."""
+    few = address_of(stack_words(STACK_BYTES // 8))
+    scratch = record[SCRATCH]
+    workspace = few if scratch == NOWHERE else data_of(values[scratch])
+    return launch_with_lock(record[LAUNCH], workspace, at(record[THREADS])[0], tensors)
+
+
+@register_jitable
+def _number(value, name):
+    """An attribute that is a whole number, or -1."""
+    found = attribute(value, name)
+    number = as_integer(found)
+    if number == -1:
+        clear_error()
+    drop(found)
+    return number
+
+
+@register_jitable
+def _threads(record, stream):
+    """Threads of a stream: its own number, or the process's; -1 if that is not a number."""
+    plan = at(record[PLAN])
+    found = attribute(stream, plan[THREADS_OF])
+    drop(found)  # the stream has it
+    if found == plan[NOTHING]:
+        return at(record[THREADS])[0]
+    number = as_integer(found)
+    if number == -1:
+        clear_error()
+    return number
+
+
+@register_jitable
+def _launch_plan(record, values, tensors):
+    """Run a plan's launch on its stream and workspace: the status, or MISMATCH."""
+    plan, stream, workspace = at(record[PLAN]), values[0], values[1]
+    threads = _threads(record, stream)
+    if _number(workspace, plan[BYTES_OF]) < plan[NEEDED] or threads < 1:
+        return MISMATCH
+    address = _number(workspace, plan[ADDRESS_OF])
+    return launch_with_lock(record[LAUNCH], address, threads, tensors)
+
+
+@register_jitable
+def _result(record, values):
+    """What the call returns: the array at a place, a tuple of several, and of a plan, which
+    returns nothing, any object but None."""
+    places, several = _fresh(record, record[FRESH]), record[RESULTS]
+    if several == 0:
+        hold(record[OWNER])
+        return record[OWNER]
+    for number in range(several):
+        hold(values[places[number]])
+    if several == 1:
+        return values[places[0]]
+    result = new_tuple(several)
+    for number in range(several):
+        set_item(result, number, values[places[number]])
+    return result
+
+
+@register_jitable
+def _run(record, values, count, tensors):
+    """The result; 0 with an error set; or MISMATCH if the launch fails or does not begin."""
+    done, result = _allocate_all(record, values, count, tensors), 0
+    if done == record[FRESH]:
+        if record[PLAN] == 0:
+            status = _launch(record, values, tensors)
+        else:
+            status = _launch_plan(record, values, tensors)
+        if status == 0:
+            result = _result(record, values)
+        elif status != INTERRUPTED:
+            result = MISMATCH
+    for number in range(done):
+        drop(values[count + number])
+    return result
+
+
+@register_jitable
+def _state(record, passed):
+    """NO_GRAD, NEEDS_GRAD if autograd is to record, or MISMATCH."""
+    guard = at(record[GUARD])
+    if not is_plain_call(guard):
+        return MISMATCH
+    found = NO_GRAD
+    for number in range(record[PASSED]):
+        argument = _argument(record, number)
+        if argument[TYPE] != 0 and (argument[KIND] == ARRAY or argument[KIND] == UNREAD):
+            state = state_of(guard, passed[number])
+            if state == MISMATCH:
+                return MISMATCH
+            found |= state
+    return NEEDS_GRAD if found == NEEDS_GRAD and is_recording(guard) else NO_GRAD
+
+
+@register_jitable
+def _call_recorder(record, passed):
+    """The result of the recorder; MISMATCH if there is none."""
+    recorder = record[RECORDER]
+    if recorder == 0:
+        return MISMATCH
+    hold(recorder)
+    result = call_with_all(recorder, address_of(passed), record[PASSED], 0)
+    drop(recorder)
+    return result
+
+
+@register_jitable
+def _repeat(record, passed, values, count, tensors):
+    """Make a call that matches a record: its result; 0 with an error set; or MISMATCH. The record
+    is kept alive: others may replace it while the launch runs without the GIL."""
+    owner, result, state = record[OWNER], MISMATCH, NO_GRAD
+    hold(owner)
+    if record[GUARD] != 0:
+        state = _state(record, passed)
+    if state == NO_GRAD:
+        result = _run(record, values, count, tensors)
+    elif state == NEEDS_GRAD:
+        result = _call_recorder(record, passed)
+    _release(record, values, count)
+    drop(owner)
+    return result
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+# A cache is an object array: the records, the latest first, then the array of their addresses. Both
+# are read and written by native code under the GIL only, so they agree at all times; NumPy drops
+# the references when the array dies.
+_NONE, _ADDRESSES, _LENGTH = CAPACITY, CAPACITY + 1, CAPACITY + 2
+
+
+@register_jitable
+def _move_to_front(words, number):
+    found = words[number]
+    while number > 0:
+        words[number] = words[number - 1]
+        number -= 1
+    words[0] = found
+
+
+@native(INT(INT, INT, INT))
+def _lookup(table, passed, count):
+    """The result of a call with all its arguments, or None."""
+    records = at(data_of(table))
+    addresses, values, tensors = (
+        at(data_of(records[_ADDRESSES])),
+        stack_words(MOST),
+        stack_words(MANY),
+    )
+    for number in range(CAPACITY):
+        if addresses[number] == 0:
+            break
+        record = at(addresses[number])
+        places = _spread(record, at(passed), values) if count == record[PASSED] else NOWHERE
+        if places == NOWHERE:
+            continue
+        if not _locate_all(record, values, places, tensors):
+            _release(record, values, places)
+            continue
+        if number > 0:
+            _move_to_front(records, number)
+            _move_to_front(addresses, number)
+        result = _repeat(record, at(passed), values, places, tensors)
+        if result != MISMATCH:
+            return result
+        break
+    hold(records[_NONE])
+    return records[_NONE]
+
+
+@native(INT(INT, INT, INT))
+def _insert(table, passed, count):
+    """Put a record, passed with its address, first in place of the one unused for longest."""
+    records = at(data_of(table))
+    addresses, record, address = (
+        at(data_of(records[_ADDRESSES])),
+        at(passed)[0],
+        as_integer(at(passed)[1]),
+    )
+    known = False
+    for number in range(CAPACITY):
+        known |= addresses[number] == address
+    if not known:
+        last, gone = CAPACITY - 1, records[CAPACITY - 1]
+        hold(record)
+        records[last], addresses[last] = record, address
+        _move_to_front(records, last)
+        _move_to_front(addresses, last)
+        drop(gone)
+    hold(records[_NONE])
+    return records[_NONE]
+
+
+@cache
+def _methods() -> tuple[Method, Method]:
+    """One pair for all caches."""
+    return fast_method(b"lookup", _lookup()), fast_method(b"insert", _insert())
+
+
+class CallCache:
+    """The latest calls of one function, or the latest runs of one plan."""
+
+    __slots__ = ("_insert", "lookup")
+
+    def __init__(self) -> None:
+        table = np.empty(_LENGTH, object)
+        table[_ADDRESSES] = np.zeros(CAPACITY, np.int64)
+        lookup, insert = _methods()
+        # With all arguments of a call: its result, or None for a miss.
+        self.lookup: Callable[..., Any] = lookup.of(table)
+        self._insert: Callable[[CallRecord, int], None] = insert.of(table)
+
+    def insert(self, record: CallRecord) -> None:
+        """Hold this record from now on; the one unused for longest goes."""
+        self._insert(record, record.address)
