@@ -1,4 +1,4 @@
-"""The pool of recycled outputs. Its law: no block is handed out while any view of it lives."""
+"""The pool of pooled outputs. Its law: no block is handed out while any view of it lives."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from pullback.contract.errors import InvalidProblem
-from pullback.cpu import recycle
-from pullback.cpu.buffer_pool import Maker, cache_info, empty_cache, set_cache_limit
+from pullback.cpu import buffer_pool
+from pullback.cpu.buffer_pool import OutputAllocator, cache_info, empty_cache, set_cache_limit
 
 F4 = np.dtype(np.float32)
 MEGA = 1 << 20
@@ -26,18 +26,18 @@ MEGA = 1 << 20
 @pytest.fixture(autouse=True)
 def own_pool() -> Iterator[None]:
     """Every test starts with an empty pool and the default limit."""
-    before = recycle._pool[recycle.LIMIT]
-    recycle._pool[recycle.LIMIT] = 1 << 30
+    before = buffer_pool._pool[buffer_pool.LIMIT]
+    buffer_pool._pool[buffer_pool.LIMIT] = 1 << 30
     if cache_info().used_blocks:
         gc.collect()
     empty_cache()
     yield
-    recycle._pool[recycle.LIMIT] = before
+    buffer_pool._pool[buffer_pool.LIMIT] = before
     empty_cache()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    return Maker(shape, np.dtype(dtype))()
+    return OutputAllocator(shape, np.dtype(dtype))()
 
 
 def address(array: np.ndarray) -> int:
@@ -58,9 +58,9 @@ def test_an_ordinary_array(shape: tuple[int, ...], dtype: str) -> None:
     assert array.flags.aligned
     assert array.flags.owndata
     assert array.base is None
-    recycled = array.nbytes >= recycle._SMALLEST
-    assert cache_info().used_blocks == recycled
-    assert not recycled or address(array) % mmap.PAGESIZE == 0
+    pooled = array.nbytes >= buffer_pool._SMALLEST
+    assert cache_info().used_blocks == pooled
+    assert not pooled or address(array) % mmap.PAGESIZE == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -295,17 +295,17 @@ def test_bad_limits(bad: Any) -> None:
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    recycle._pool[recycle.LIMIT] = -1
+    buffer_pool._pool[buffer_pool.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL_BYTES", "12345678")
     assert cache_info().limit == 12345678
-    recycle._pool[recycle.LIMIT] = -1
+    buffer_pool._pool[buffer_pool.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL", "0")
     assert cache_info().limit == 0
     array = empty((1000, 1000), F4)
     assert cache_info().used_blocks == 0
     del array
     monkeypatch.delenv("PULLBACK_POOL")
-    recycle._pool[recycle.LIMIT] = -1
+    buffer_pool._pool[buffer_pool.LIMIT] = -1
     monkeypatch.setenv("PULLBACK_POOL_BYTES", "1G")
     with pytest.raises(InvalidProblem, match="PULLBACK_POOL_BYTES"):
         empty((1000, 1000), F4)
@@ -317,7 +317,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def python(script: str) -> None:
     """Run a script in a fresh interpreter; it must end well and say nothing."""
     setup = "import gc, os, sys\nimport numpy as np\nfrom pullback.cpu.buffer_pool import *\n"
-    setup += "empty = lambda shape, dtype: Maker(shape, np.dtype(dtype))()\n"
+    setup += "empty = lambda shape, dtype: OutputAllocator(shape, np.dtype(dtype))()\n"
     command = [sys.executable, "-W", "ignore", "-c", setup + textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -327,7 +327,7 @@ def test_no_memory_for_a_block() -> None:
     """The pool gives up what it holds; if that is not enough, there is an error."""
     python("""
         import resource
-        Maker((1 << 27,), np.dtype("u1"))()
+        OutputAllocator((1 << 27,), np.dtype("u1"))()
         have = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (have + (1 << 26), have + (1 << 26)))
         array = empty((3 << 26,), "u1")

@@ -260,12 +260,12 @@ def test_the_first_calls_of_all_may_come_at_once() -> None:
                 plan.run(pb.Stream.cpu(), pb.Workspace.NONE, args)
                 assert args.y[-1] == 1
 
-        callers = [threading.Thread(target=visit) for _ in range(8)]
+        callers = [threading.Thread(target=run) for _ in range(8)]
         for caller in callers: caller.start()
         for caller in callers: caller.join()
         rubbish = [bytes(30 + i % 30) for i in range(100_000)]  # where somebody's was
         gate = threading.Barrier(1)
-        visit()
+        run()
     """
     python(script, prelude=False)
 

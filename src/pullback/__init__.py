@@ -104,7 +104,7 @@ def _load(family: str) -> list[str]:
     module = imported(f"pullback.ops.{family}")
     names: list[str] = module.__all__
     values = {name: getattr(module, name) for name in names}
-    globals().update({name: getattr(value, "face", value) for name, value in values.items()})
+    globals().update({name: getattr(value, "wrapper", value) for name, value in values.items()})
     return names
 
 

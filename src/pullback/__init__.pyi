@@ -28,11 +28,11 @@ from pullback.contract.kinds import ScanKind as ScanKind
 from pullback.contract.kinds import SegmentKind as SegmentKind
 from pullback.contract.kinds import SoftmaxKind as SoftmaxKind
 from pullback.contract.kinds import TieRule as TieRule
+from pullback.cpu.buffer_pool import cache_info as cache_info
+from pullback.cpu.buffer_pool import empty_cache as empty_cache
+from pullback.cpu.buffer_pool import set_cache_limit as set_cache_limit
 from pullback.cpu.pool import get_num_threads as get_num_threads
 from pullback.cpu.pool import set_num_threads as set_num_threads
-from pullback.cpu.recycle import cache_info as cache_info
-from pullback.cpu.recycle import empty_cache as empty_cache
-from pullback.cpu.recycle import set_cache_limit as set_cache_limit
 from pullback.ops.embedding.contract import EmbeddingArgs as EmbeddingArgs
 from pullback.ops.embedding.contract import EmbeddingBackwardArgs as EmbeddingBackwardArgs
 from pullback.ops.embedding.contract import EmbeddingBackwardDescriptor as EmbeddingBackwardDescriptor

@@ -161,7 +161,7 @@ MUTANTS = (
     ),
     Mutant(
         "known calls: floats are equal by type",
-        "cpu/call_cache.py",
+        "cpu/call_match.py",
         "    return at(value)[FLOAT] == fact if kind == BITS else tuple_size(value) == fact",
         "    return True if kind == BITS else tuple_size(value) == fact",
         "wrong cache key: another weight runs the launch of the first",
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "known calls: options are equal by type",
-        "cpu/call_cache.py",
+        "cpu/call_match.py",
         "        return value == fact or compare(value, fact, EQ) == 1",
         "        return True",
         "wrong cache key: another axis runs the launch of the first",

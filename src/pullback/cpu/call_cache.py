@@ -20,19 +20,13 @@ from numba.extending import register_jitable
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import MISMATCH
 from pullback.cpu.buffer_pool_native import allocate
+from pullback.cpu.call_match import argument_at, fresh_at, locate_all, release, spread
 from pullback.cpu.call_record import (
     ADDRESS_OF,
     ALLOCATOR,
-    ARGUMENT_WORDS,
-    ARGUMENTS,
     ARRAY,
-    BITS,
     BYTES_OF,
-    EQUAL,
-    FACT,
-    FIELDS,
     FRESH,
-    FRESH_WORDS,
     GUARD,
     KIND,
     LAUNCH,
@@ -47,131 +41,36 @@ from pullback.cpu.call_record import (
     RECORD,
     RECORDER,
     RESULTS,
-    SAME,
     SCRATCH,
     STACK_BYTES,
     THREADS,
     THREADS_OF,
-    TUPLE,
     TYPE,
-    TYPED,
     UNREAD,
     CallRecord,
 )
 from pullback.cpu.dispatch_guard import NEEDS_GRAD, NO_GRAD, is_plain_call, is_recording, state_of
-from pullback.cpu.headers import data_of, type_of
+from pullback.cpu.headers import data_of
 from pullback.cpu.interpreter import (
-    EQ,
-    FLOAT,
     Method,
     as_integer,
     attribute,
     call_object,
     call_with_all,
     clear_error,
-    compare,
     drop,
     fast_method,
     hold,
     new_tuple,
     set_item,
-    tuple_item,
-    tuple_size,
 )
 from pullback.cpu.interrupt import INTERRUPTED
 from pullback.cpu.kernel import native
-from pullback.cpu.native_launch import MANY, SLOTS, launch_with_lock, operand_at
-from pullback.cpu.operands import OBJECT, locate
+from pullback.cpu.native_launch import MANY, launch_with_lock, operand_at
+from pullback.cpu.operands import locate
 from pullback.cpu.words import address_of, at, stack_words
 
 CAPACITY: Final = 64  # records of a cache; comparing with one that differs takes about 10 ns
-
-
-# --- comparing ------------------------------------------------------------------------------------
-
-
-@register_jitable
-def _matches(argument, value):
-    """Whether an argument is what the launch was validated for; arrays are compared later."""
-    kind, fact = argument[KIND], argument[FACT]
-    if kind == ARRAY:
-        return True
-    if kind == UNREAD:
-        return locate(at(fact), value) != MISMATCH
-    if kind >= TYPED:
-        return type_of(value) == argument[TYPE]
-    if kind == SAME or type_of(value) != argument[TYPE]:
-        return value == fact
-    if kind == EQUAL:
-        return value == fact or compare(value, fact, EQ) == 1
-    return at(value)[FLOAT] == fact if kind == BITS else tuple_size(value) == fact
-
-
-@register_jitable
-def _argument(record, number):
-    return at(address_of(record) + 8 * (ARGUMENTS + ARGUMENT_WORDS * number))
-
-
-@register_jitable
-def _release(record, values, count):
-    """Drop the attributes that were read; nothing else among the arguments is ours."""
-    if record[PLAN] != 0:
-        for place in range(record[PASSED], count):
-            drop(values[place])
-
-
-@register_jitable
-def _read_fields(record, value, fields, values, count):
-    """Write the attributes of a plan's args to their places: how many places are taken now, or
-    NOWHERE if one is missing."""
-    for field in range(fields[0]):
-        values[count] = attribute(value, fields[1 + field])
-        if values[count] == 0:  # deleted by somebody
-            clear_error()
-            _release(record, values, count)
-            return NOWHERE
-        count += 1
-    return count
-
-
-@register_jitable
-def _spread(record, passed, values):
-    """Write the arguments to their places: how many places are taken, or NOWHERE for a miss."""
-    count = 0
-    for number in range(record[PASSED]):
-        argument, value = _argument(record, number), passed[number]
-        if not _matches(argument, value):
-            return NOWHERE
-        values[count] = value
-        count += 1
-        if argument[KIND] == TUPLE:
-            for item in range(argument[FACT]):
-                values[count] = tuple_item(value, item)
-                count += 1
-        elif argument[KIND] == FIELDS:  # the last one
-            return _read_fields(record, value, at(argument[FACT]), values, count)
-    return count
-
-
-@register_jitable
-def _fresh(record, number):
-    """The words of a fresh array; after the last of them, the places of results and slots."""
-    return at(address_of(_argument(record, record[PASSED])) + 8 * FRESH_WORDS * number)
-
-
-@register_jitable
-def _locate_all(record, values, count, tensors):
-    """Write the addresses of the arrays passed; False if one has another layout."""
-    launch = record[LAUNCH]
-    sources = at(address_of(_fresh(record, record[FRESH])) + 8 * record[RESULTS])
-    for slot in range(at(launch)[SLOTS]):
-        operand, source = operand_at(launch, slot), sources[slot]
-        if source < count:
-            word = operand[OBJECT] if source == NOWHERE else values[source]
-            tensors[slot] = locate(operand, word)
-            if tensors[slot] == MISMATCH:
-                return False
-    return True
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -182,7 +81,7 @@ def _allocate_all(record, values, count, tensors):
     """Allocate the fresh arrays: how many there are now, fewer if memory ran out. (One that is not
     an array the launch knows is at an odd address, which no launch accepts.)"""
     for number in range(record[FRESH]):
-        fresh = _fresh(record, number)
+        fresh = fresh_at(record, number)
         if fresh[ALLOCATOR] == 0:
             value = allocate(at(fresh[RECORD]))
         else:
@@ -244,7 +143,7 @@ def _launch_plan(record, values, tensors):
 def _result(record, values):
     """What the call returns: the array at a place, a tuple of several, and of a plan, which
     returns nothing, any object but None."""
-    places, several = _fresh(record, record[FRESH]), record[RESULTS]
+    places, several = fresh_at(record, record[FRESH]), record[RESULTS]
     if several == 0:
         hold(record[OWNER])
         return record[OWNER]
@@ -284,7 +183,7 @@ def _state(record, passed):
         return MISMATCH
     found = NO_GRAD
     for number in range(record[PASSED]):
-        argument = _argument(record, number)
+        argument = argument_at(record, number)
         if argument[TYPE] != 0 and (argument[KIND] == ARRAY or argument[KIND] == UNREAD):
             state = state_of(guard, passed[number])
             if state == MISMATCH:
@@ -317,7 +216,7 @@ def _repeat(record, passed, values, count, tensors):
         result = _run(record, values, count, tensors)
     elif state == NEEDS_GRAD:
         result = _call_recorder(record, passed)
-    _release(record, values, count)
+    release(record, values, count)
     drop(owner)
     return result
 
@@ -352,11 +251,11 @@ def _lookup(table, passed, count):
         if addresses[number] == 0:
             break
         record = at(addresses[number])
-        places = _spread(record, at(passed), values) if count == record[PASSED] else NOWHERE
+        places = spread(record, at(passed), values) if count == record[PASSED] else NOWHERE
         if places == NOWHERE:
             continue
-        if not _locate_all(record, values, places, tensors):
-            _release(record, values, places)
+        if not locate_all(record, values, places, tensors):
+            release(record, values, places)
             continue
         if number > 0:
             _move_to_front(records, number)

@@ -4,10 +4,9 @@ A *job* is one phase that is being split. The calling thread takes one of 32 job
 admits workers and works itself; idle workers enter while it admits any, then claim chunks from the
 same counter. Once the counter runs out the caller admits no more and waits only for those inside,
 so it never depends on a worker that has not come yet, and nothing can deadlock: not with more
-callers than workers, not when a kernel runs a program of its own.
-
-Slots and pool live in memory that is never freed, so a worker that comes late is not admitted, and
-nothing worse. The state starts as zeros; a forked child returns to that.
+callers than workers, not when a kernel runs a program of its own. All of it is in memory that is
+never freed, so a worker that comes late is just not admitted. The state starts as zeros; a forked
+child returns to that.
 """
 
 from __future__ import annotations
