@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run fuzz test test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
+.PHONY: run fuzz test test-safe test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -11,6 +11,10 @@ run: $(VENV)/.core
 test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 	$(BIN)/pullback fuzz --cases 10000 --seed 20 --jobs 2 $(OPEN)
+
+# The same suite without native shortcuts (docs/environment.md).
+test-safe: $(VENV)/.warm
+	PULLBACK_SAFE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 # Ops with faults that the fuzzer has found and that are not mended yet: docs/fuzzing.md lists them.
 OPEN := --skip logcumsumexp_backward --skip lerp_backward --skip segment_mean

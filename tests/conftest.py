@@ -6,7 +6,15 @@ import gc
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.settings import SAFE
 from pullback.verify.subject import Subject
+
+# With PULLBACK_SAFE=1 there are no shortcuts to test.
+collect_ignore = (
+    ["test_call_cache.py", "test_call_cache_torch.py", "test_plan_run.py", "test_buffer_pool.py"]
+    if SAFE
+    else []
+)
 
 
 def pytest_make_parametrize_id(config: Any, val: Any, argname: str) -> str | None:

@@ -30,7 +30,7 @@ from pullback.cpu.interpreter import lock, unlock
 from pullback.cpu.interrupt import raise_if_interrupted
 from pullback.cpu.kernel import cached, native_address
 from pullback.cpu.operands import ADDRESS, OPERAND_WORDS, operand, operand_of
-from pullback.cpu.pool import interruptible_address
+from pullback.cpu.pool import execute_address, interruptible_address
 from pullback.cpu.program import encode
 from pullback.cpu.words import address_of, at, call, stack_words
 
@@ -148,7 +148,9 @@ class NativeLaunch:
         kept: Any,
     ) -> None:
         counts = (len(operands), len(block), len(aligned), len(pairs))
-        head = (*program, interruptible_address(), int(short), *counts)
+        # Looking for signals takes 50 ns, a sixth of a small call, which is over before any comes.
+        execute = execute_address() if short else interruptible_address()
+        head = (*program, execute, int(short), *counts)
         parts = head, *operands, block, *aligned, *pairs
         words = tuple(itertools.chain.from_iterable(parts))
         self._record = (ctypes.c_int64 * len(words))(*words)
