@@ -225,7 +225,7 @@ assert out[0] == count and seen and set(seen) == {100.0}
 MODULES = [
     "pullback.ops.scan.functions",
     "numba.core.typing.templates",
-    "pullback.cpu.door",
+    "pullback.cpu.native_launch",
     "pullback.ops.scan.cpu_cumsum",
 ]
 FIRST_CALL = """

@@ -147,6 +147,7 @@ def _reset(native: _Native) -> None:
     from threading import main_thread
 
     from pullback.cpu import openmp, workers
+    from pullback.cpu.atomics import FUTEX
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
     word = ctypes.c_int64.from_address
@@ -163,7 +164,7 @@ def _reset(native: _Native) -> None:
     owner = main if OPENMP and not _was_forked() else 0
     word(native.state + workers.OPENMP + openmp.OWNER).value = owner
     # Without Linux's wait queue no worker can start, and callers do all the work.
-    word(native.state + workers.ENTRY).value = native.worker if workers.FUTEX else 0
+    word(native.state + workers.ENTRY).value = native.worker if FUTEX else 0
 
 
 def _was_forked() -> bool:

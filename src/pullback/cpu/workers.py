@@ -18,7 +18,6 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from pullback.cpu.atomics import (
-    FUTEX,
     I64,
     INT,
     call_kernel,
@@ -44,16 +43,6 @@ from pullback.cpu.interrupt import (
 from pullback.cpu.kernel import native
 from pullback.cpu.openmp import DONOR_BYTES, register_worker, run_on_openmp
 from pullback.cpu.words import address_of, stack_words, symbol
-
-__all__ = [
-    "FUTEX",
-    "LINUX_ONLY",
-    "SYMBOL",
-    "execute",
-    "execute_uninterrupted",
-    "openmp_entry",
-    "work",
-]
 
 SYMBOL: Final = "pullback_pool"
 LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu", "pthread_getcpuclockid")

@@ -32,7 +32,7 @@ CALLS = (
     "tensor/layout.py",
     "tensor/view.py",
     "cpu/program.py",
-    "cpu/guest.py",
+    "cpu/call_record.py",
     "plan/launch.py",
     "plan/function.py",
     "plan/plan.py",
