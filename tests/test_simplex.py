@@ -14,8 +14,8 @@ import pytest
 import pullback
 from pullback.ops.simplex import oracle
 from pullback.ops.simplex.cpu import GROUPED
+from pullback.ops.simplex.cpu_exp_cache import KEPT
 from pullback.ops.simplex.cpu_panels import SHORT
-from pullback.ops.simplex.cpu_shelf import KEPT
 from pullback.ops.simplex.cpu_sparse import STEPS
 from pullback.verify.laws import same_bits
 

@@ -19,8 +19,8 @@ MUTANTS = (
     Mutant(
         "softmax: tails of rows count as e^0",
         f"{OP}/cpu_softmax.py",
-        "    x, tops = take(at[0], left, -INFINITY, L), cells[0]",
-        "    x, tops = take(at[0], left, 0.0, L), cells[0]",
+        "    x, maxima = take(at[0], left, -INFINITY, L), cells[0]",
+        "    x, maxima = take(at[0], left, 0.0, L), cells[0]",
         "tail not neutral: the sum of a row is too large",
         (laws("softmax"),),
     ),

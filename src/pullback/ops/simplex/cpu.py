@@ -65,7 +65,7 @@ GROUPED = 128  # elements of rows in groups, at most
 FEWEST, FEWEST_TURNED = GROUP // 2, 32  # short rows for which it pays
 
 
-def _way(kernels: tuple[Kernel, Kernel, Kernel | None], loops: Any) -> tuple[Kernel, int, int]:
+def _variant(kernels: tuple[Kernel, Kernel, Kernel | None], loops: Any) -> tuple[Kernel, int, int]:
     """The kernel for such loops, how many rows an item has at most, and how many of them lie side
     by side: 0 if they are to be turned into columns."""
     rows, columns, groups = kernels
@@ -85,7 +85,7 @@ def _way(kernels: tuple[Kernel, Kernel, Kernel | None], loops: Any) -> tuple[Ker
 def _program(kernels: Kernels, of_rows: int, desc: Any, *views: Any) -> Program:
     strides = [view.strides for view in views]
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
-    kernel, most, side_by_side = _way(kernels[kind_of(desc)], loops)
+    kernel, most, side_by_side = _variant(kernels[kind_of(desc)], loops)
     rows, breadth = loops.rest.count, side_by_side or loops.rest.count
     items = rows // breadth * -(-breadth // most) if rows and loops.extent else 0
     row_bytes = loops.extent * desc.element.itemsize

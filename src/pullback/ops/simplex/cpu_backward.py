@@ -32,10 +32,10 @@ from pullback.cpu.vector import (
     to_f64,
 )
 from pullback.ops.simplex.cpu_exponential import bias_of, floor_of, scaled_exp
+from pullback.ops.simplex.cpu_overlap import overlapped, overlapped_sparse
+from pullback.ops.simplex.cpu_row_max import max_or_nan, max_with, nan_flagged, no_max, no_nan_flag
 from pullback.ops.simplex.cpu_steps import give, is_void, take, take_wide
-from pullback.ops.simplex.cpu_tops import higher, no_top, no_trace, seen, traced
 from pullback.ops.simplex.cpu_traits import GROUP, LANES
-from pullback.ops.simplex.cpu_turns import turns, turns_of_few
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
     SPAN,
@@ -71,22 +71,22 @@ def _unknown(sum, cells, part, L):
 
 @inlined
 def _greatest_seen(sum, cells, part, L):
-    return seen(cells[3], cells[4], part, L)
+    return max_or_nan(cells[3], cells[4], part, L)
 
 
 def adjoint(
     example: Callable,
     sums: tuple,
-    settle: Callable,
+    finalize_row: Callable,
     steps: tuple,
     weigh: Callable = _nothing,
     look: Callable = _unknown,
 ) -> Callable:
-    """A kernel body: settle(p, cells, part, sum, sum, greatest y) makes the cells of a row from the
-    `sums`, (turns, terms) of the type of `example`, and gives the lanes that are usual; then steps,
-    plain and guarded, give dx. weigh(...) finds the greatest y of unusual rows, if it tells their
-    mass. All take cursors of dy, y and dx, lanes left, cells, part, L."""
-    (turns, terms), (gradient, careful) = sums, steps
+    """A kernel body: finalize_row(p, cells, part, sum, sum, greatest y) makes the cells of a row
+    from the `sums`, (overlapped, terms) of the type of `example`, and gives the lanes that are
+    regular; then steps, plain and guarded, give dx. weigh(...) finds the greatest y of irregular
+    rows, if it tells their mass. All take cursors of dy, y and dx, lanes left, cells, part, L."""
+    (overlapped, terms), (gradient, careful) = sums, steps
 
     @inlined
     def plain(at, left, cells, part, L):
@@ -101,28 +101,28 @@ def adjoint(
 
     @inlined
     def unseen(p, cells, L):
-        """No greatest y, and no trace of any."""
+        """No greatest y, and no nan_flag of any."""
         for part in range(spots(L)):
-            cells[3][part], cells[4][part] = no_top(p, L), no_trace(p, L)
+            cells[3][part], cells[4][part] = no_max(p, L), no_nan_flag(p, L)
 
     @inlined
     def settled(look, p, cells, sums, width, L):
-        """Make the cells; whether all rows are usual."""
-        usual = True
+        """Make the cells; whether all rows are regular."""
+        regular = True
         for part in range((width + LANES - 1) // LANES):
             first, second = closed(sums[part]), closed(sums[part + SPAN])
-            found = settle(p, cells, part, first, second, look(first, cells, part, L))
-            usual = all_lanes(found | ~exists(width - part * LANES, L)) and usual
-        return usual
+            found = finalize_row(p, cells, part, first, second, look(first, cells, part, L))
+            regular = all_lanes(found | ~exists(width - part * LANES, L)) and regular
+        return regular
 
     @inlined
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 3))
-        zero, tops, traces = filled(p, 0.0, L), no_top(p, L), no_trace(p, L)
+        zero, maxima, nan_flags = filled(p, 0.0, L), no_max(p, L), no_nan_flag(p, L)
         fours = stack(example(p, 0.0, LANES), SUMS)
         sums = stack((splat(0.0, L), splat(0.0, L)), SUMS)
         scales = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = (*scales, stack(tops, spots(L)), stack(traces, spots(L)))
+        cells = (*scales, stack(maxima, spots(L)), stack(nan_flags, spots(L)))
         dy, y, dx = source(task, 3, 0, 0, L), source(task, 3, 1, 0, L), target(task, 3, 0, L)
         owed = 0  # columns of the strip behind that are still to be written
         for item in range(lo, hi + 1):
@@ -131,7 +131,7 @@ def adjoint(
             next_dy, next_y = source(task, 3, 0, row, L), source(task, 3, 1, row, L)
             unseen(p, cells, L)
             after, widths = (next_dy, next_y), (owed, width)
-            turns(plain, (dy, y, dx), terms, after, cells, n, widths, fours, sums, L)
+            overlapped(plain, (dy, y, dx), terms, after, cells, n, widths, fours, sums, L)
             dy, y, dx, owed = next_dy, next_y, target(task, 3, row, L), width
             if not settled(look, p, cells, sums, width, L):
                 unseen(p, cells, L)
@@ -152,7 +152,7 @@ def _take_off(p, cells, part, mean, mass):
     high, low, masses = cells[:3]
     finite = absolute(mean) < INFINITY
     high[part] = computed(p, mean)
-    masses[part] = computed(p, select(finite, 1.0, mass))  # a usual row beside others stays so
+    masses[part] = computed(p, select(finite, 1.0, mass))  # a regular row beside others stays so
     low[part] = computed(p, select(finite, mean - to_f64(high[part]), 0.0))
     return finite
 
@@ -176,22 +176,22 @@ def _softmax_gradient(at, left, cells, part, L):
 
 
 @inlined
-def _softmax_settle(p, cells, part, product, _, top):
+def _finalize_softmax(p, cells, part, product, _, top):
     return _take_off(p, cells, part, product, top)
 
 
 @inlined
 def _weigh(at, left, cells, part, L):
-    tops, traces = cells[3], cells[4]
+    maxima, nan_flags = cells[3], cells[4]
     size = absolute(take(at[1], left, 0.0, L))
-    tops[part] = higher(at[1], left, size, tops[part], L)
-    traces[part] = traced(at[1], left, size, traces[part], L)
+    maxima[part] = max_with(at[1], left, size, maxima[part], L)
+    nan_flags[part] = nan_flagged(at[1], left, size, nan_flags[part], L)
 
 
 softmax = adjoint(
     filled,
-    (turns, _softmax_terms),
-    _softmax_settle,
+    (overlapped, _softmax_terms),
+    _finalize_softmax,
     (_softmax_gradient, _softmax_gradient),
     _weigh,
 )
@@ -215,11 +215,11 @@ def sparse(weight: Callable) -> Callable:
         dx = s * _reduced(take(at[0], left, 0.0, L), cells, part)
         return select(not_le(s, 0.0), dx, 0.0)
 
-    return adjoint(filled, (turns_of_few, terms), _sparse_settle, (gradient, gradient))
+    return adjoint(filled, (overlapped_sparse, terms), _finalize_sparse, (gradient, gradient))
 
 
 @inlined
-def _sparse_settle(p, cells, part, product, mass, _):
+def _finalize_sparse(p, cells, part, product, mass, _):
     return _take_off(p, cells, part, select(mass == 0, 0.0, product / mass), mass)
 
 
@@ -256,24 +256,24 @@ def least_total(p):
 
 @inlined
 def _log_terms(at, left, cells, part, L):
-    tops, traces = cells[3], cells[4]
+    maxima, nan_flags = cells[3], cells[4]
     y = take(at[1], left, -INFINITY, L)
-    tops[part] = higher(at[1], left, y, tops[part], L)
-    traces[part] = traced(at[1], left, y, traces[part], L)
+    maxima[part] = max_with(at[1], left, y, maxima[part], L)
+    nan_flags[part] = nan_flagged(at[1], left, y, nan_flags[part], L)
     return take_wide(at[0], left, 0.0, L), None
 
 
 @inlined
 def _log_weigh(at, left, cells, part, L):
     """The same where infinities of both signs may meet."""
-    tops, traces = cells[3], cells[4]
+    maxima, nan_flags = cells[3], cells[4]
     y = take(at[1], left, -INFINITY, L)
-    tops[part] = higher(at[1], left, y, tops[part], L)
-    traces[part] = traced(at[1], left, select(is_nan(y), y, 0.0), traces[part], L)
+    maxima[part] = max_with(at[1], left, y, maxima[part], L)
+    nan_flags[part] = nan_flagged(at[1], left, select(is_nan(y), y, 0.0), nan_flags[part], L)
 
 
 @inlined
-def _log_settle(p, cells, part, total, _, top):
+def _finalize_log(p, cells, part, total, _, top):
     scaled, whole, masses = cells[:3]
     scaled[part], whole[part] = computed(p, total * 2.0**-SHIFT), computed(p, total)
     mass = select(is_nan(top), top, select(top == -INFINITY, like(top, 0.0), 1.0))
@@ -305,8 +305,8 @@ def _careful_log_gradient(at, left, cells, part, L):
 
 log_softmax = adjoint(
     filled_wide,
-    (turns, _log_terms),
-    _log_settle,
+    (overlapped, _log_terms),
+    _finalize_log,
     (_log_gradient, _careful_log_gradient),
     _log_weigh,
     _greatest_seen,

@@ -18,7 +18,7 @@ from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 
 CANDIDATES = 1024
 SEARCH = 16  # lanes of a search among candidates: usually they are few
-ROOM = CANDIDATES + 2 * LANES
+LIST_LENGTH = CANDIDATES + 2 * LANES
 TO_2_36 = 1.5 * 2.0**16  # the grid of `coarse` whose last place is 2^-36
 LIST = ir.VectorType(I8, CLASSES)
 
@@ -77,7 +77,7 @@ def note_places(
 def sift(found, places, count, least):
     """Drop what is less than `least`, in order; NaN stays. Gives how many are left. SEARCH elements
     from `count` on are less."""
-    chosen, kept = stack(np.int32(0), ROOM), 0
+    chosen, kept = stack(np.int32(0), LIST_LENGTH), 0
     cut = splat(least, SEARCH)
     for j in range(0, count, SEARCH):
         kept = note_places(found, chosen, kept, j, get(found, j, 1, SEARCH), cut)

@@ -43,7 +43,7 @@ def in_panels(body: Callable, tensors: int) -> Callable:
     rooms_size, words, output = tensors * PANEL, TENSORS + 4 * tensors + 5, tensors - 1
 
     @inlined
-    def lay_out(task, block, rooms):
+    def lay_out(task, block, scratch):
         """The task of a panel: a strip of columns that lie side by side."""
         for slot in range(TENSORS):
             block[slot] = word(task, slot)
@@ -51,44 +51,44 @@ def in_panels(body: Callable, tensors: int) -> Callable:
         block[at - 4], block[at - 3] = 0, extent(walk(task, tensors))
         block[at - 2], block[at - 1] = 1, STRIP
         for t in range(tensors):
-            block[TENSORS + t] = address(advance(rooms, t * PANEL))
+            block[TENSORS + t] = address(advance(scratch, t * PANEL))
             block[at + 3 * t], block[at + 3 * t + 1], block[at + 3 * t + 2] = 0, STRIP, 1
 
     @inlined
-    def fill(task, rooms, first, count):
+    def fill(task, scratch, first, count):
         w = walk(task, tensors)
         for t in range(output):
             p, apart = pointer(task, TENSORS + t), step(w, t)
             for row in range(count):
                 start = offset(w, t, first + row)
                 for j in range(extent(w)):
-                    rooms[t * PANEL + j * STRIP + row] = p[start + j * apart]
+                    scratch[t * PANEL + j * STRIP + row] = p[start + j * apart]
 
     @inlined
-    def empty(task, rooms, first, count):
+    def empty(task, scratch, first, count):
         w = walk(task, tensors)
         p, apart = pointer(task, TENSORS + output), step(w, output)
         for row in range(count):
             start = offset(w, output, first + row)
             for j in range(extent(w)):
-                p[start + j * apart] = rooms[output * PANEL + j * STRIP + row]
+                p[start + j * apart] = scratch[output * PANEL + j * STRIP + row]
 
     @inlined
     def run(task, lo, hi):
-        block, rooms = stack(0, words), on_stack(pointer(task, TENSORS), rooms_size)
+        block, scratch = stack(0, words), on_stack(pointer(task, TENSORS), rooms_size)
         turned, rows = word(task, TENSORS + tensors) == 0, _rows(walk(task, tensors))
         there, begin, end, times = task, lo, hi, 1
         if turned:
-            lay_out(task, block, rooms)
+            lay_out(task, block, scratch)
             there, begin, end, times = _as_task(task, block), 0, 1, hi - lo
         for panel in range(lo, lo + times):
             first = panel * STRIP
             count = min(STRIP, rows - first)
             if turned:
                 block[TENSORS + tensors] = count
-                fill(task, rooms, first, count)
+                fill(task, scratch, first, count)
             body(there, begin, end, LANES)
             if turned:
-                empty(task, rooms, first, count)
+                empty(task, scratch, first, count)
 
     return run

@@ -7,9 +7,9 @@ the way; a row that does not fit is summed again. Beyond FAR the difference itse
 exponential 0), and the maximum is the origin.
 
 Cells of a row: the greatest x, lane by lane and of all lanes; the power to guess next; the power
-and the aim of the sum (see cpu_aim); the sum or its logarithm; then what the results need. Rows
-near the origin without NaN take the plain steps, any other the guarded ones, which give those the
-same bits.
+and the reference of the sum (see cpu_reference); the sum or its logarithm; then what the results
+need. Rows near the origin without NaN take the plain steps, any other the guarded ones, which give
+those the same bits.
 
 No result lies half-way between two numbers: e^x is irrational but for x = 0, so all are irrational
 but those of rows of equals, 1/n and -log n, and of these what has few bits has one.
@@ -39,7 +39,15 @@ from pullback.cpu.vector import (
     splat,
     to_f64,
 )
-from pullback.ops.simplex.cpu_aim import (
+from pullback.ops.simplex.cpu_exp_cache import (
+    exp_cache,
+    fits_exp_cache,
+    keep_exp,
+    kept_exp,
+    no_exp_cache,
+)
+from pullback.ops.simplex.cpu_exponential import LN2, drift_of, times
+from pullback.ops.simplex.cpu_reference import (
     DONE,
     EXACT,
     FAR,
@@ -48,16 +56,14 @@ from pullback.ops.simplex.cpu_aim import (
     OTHERS,
     PEAKED,
     any_exp,
+    choose_reference,
     fits,
     near_exp,
     nearest_power,
-    take_aim,
 )
-from pullback.ops.simplex.cpu_exponential import LN2, drift_of, times
-from pullback.ops.simplex.cpu_shelf import fetched, has_room, no_shelf, put_aside, shelf
-from pullback.ops.simplex.cpu_steps import ask, give_inexact, take, to_next
+from pullback.ops.simplex.cpu_row_max import max_of_rows, max_with, no_max
+from pullback.ops.simplex.cpu_steps import give_inexact, prefetch_step, take, to_next
 from pullback.ops.simplex.cpu_sums import total_of_positive, total_of_positive_rarely
-from pullback.ops.simplex.cpu_tops import higher, highest, no_top
 from pullback.ops.simplex.cpu_traits import GROUP, LANES
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
@@ -98,16 +104,16 @@ def _kept(at, left, cells, part, L):
     """The exponentials put aside, or computed if none are."""
 
     def fetch(at, left, cells, part, L):
-        return fetched(cells[-1], part, left)
+        return kept_exp(cells[-1], part, left)
 
     return _near_computed if isinstance(cells[-1], types.NoneType) else fetch
 
 
 @inlined
 def _near_term(at, left, cells, part, L):
-    x, tops = take(at[0], left, -INFINITY, L), cells[0]
-    tops[part] = higher(at[0], left, x, tops[part], L)
-    return put_aside(cells[-1], part, left, near_exp(at[0][0], x, cells[4], part)), None
+    x, maxima = take(at[0], left, -INFINITY, L), cells[0]
+    maxima[part] = max_with(at[0], left, x, maxima[part], L)
+    return keep_exp(cells[-1], part, left, near_exp(at[0][0], x, cells[4], part)), None
 
 
 @inlined
@@ -119,11 +125,13 @@ def _any_term(at, left, cells, part, L):
     return any_exp(at[0][0], x, cells[4], part), None
 
 
-def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) -> Callable:
-    """A kernel body: judge(p, cells, part, sum, there, found) takes a sum and says which to make
-    next; settle(p, cells, part) makes the cells for the results and gives the lanes that are usual;
-    steps, plain and guarded, write them. room(p, n, L) is where exponentials are kept, if they are
-    few; the steps of longer rows, and the guarded ones, compute them again."""
+def normalised(
+    cache: Callable, check_sum: Callable, finalize_row: Callable, steps: tuple
+) -> Callable:
+    """A kernel body: check_sum(p, cells, part, sum, there, found) takes a sum and says which to
+    compute next; finalize_row(p, cells, part) makes the cells for the results and gives the lanes
+    that are regular; steps, plain and guarded, write them. cache(p, n, L) is where exponentials
+    are kept, if they are few; the steps of longer rows, and the guarded ones, recompute them."""
     plain, longer, guarded = steps
 
     @by_type
@@ -139,13 +147,17 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         terms, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
         fours, sums = stack(terms, SUMS), stack((nought, nought), SUMS)
-        tops, guesses = stack(no_top(p, L), spots(L)), stack(zero, PARTS)
-        peaks, powers, measures = stack(nought, PARTS), stack(nought, PARTS), stack(nought, PARTS)
+        maxima, guesses = stack(no_max(p, L), spots(L)), stack(zero, PARTS)
+        row_maxima, powers, measures = (
+            stack(nought, PARTS),
+            stack(nought, PARTS),
+            stack(nought, PARTS),
+        )
         four = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
         final = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        aim = *four, stack(nought, PARTS)
-        ahead, kept = to_next(source(task, 2, 0, 0, L), n), room(p, n, L)
-        cells = tops, peaks, guesses, powers, aim, measures, final, ahead, kept
+        reference = *four, stack(nought, PARTS)
+        ahead, kept = to_next(source(task, 2, 0, 0, L), n), cache(p, n, L)
+        cells = maxima, row_maxima, guesses, powers, reference, measures, final, ahead, kept
         for part in range(PARTS):
             guesses[part] = zero
         for item in range(lo, hi):
@@ -156,7 +168,7 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
             while wanted != DONE:
                 near = True
                 for part in range(parts):
-                    near = all_lanes(take_aim(p, cells, part, wanted, L)) and near
+                    near = all_lanes(choose_reference(p, cells, part, wanted, L)) and near
                 if near:
                     total_of_positive(_near_term, (x,), cells, n, width, fours, sums, L)
                 else:
@@ -164,18 +176,18 @@ def normalised(room: Callable, judge: Callable, settle: Callable, steps: tuple) 
                 found, wanted = wanted, DONE
                 for part in range(parts):
                     there = exists(width - part * LANES, L)
-                    peaks[part] = highest(tops, part, L)
+                    row_maxima[part] = max_of_rows(maxima, part, L)
                     if found == GUESS and not all_lanes(fits(cells, part) | ~there):
                         wanted = EXACT
                     sum = sums[part][0] + sums[part][1]
-                    wanted = max(wanted, judge(p, cells, part, sum, there, found))
-            usual = True
+                    wanted = max(wanted, check_sum(p, cells, part, sum, there, found))
+            regular = True
             for part in range(parts):
                 there = exists(width - part * LANES, L)
-                usual = all_lanes(settle(p, cells, part) | ~there) and usual
-            if usual and has_room(kept):
+                regular = all_lanes(finalize_row(p, cells, part) | ~there) and regular
+            if regular and fits_exp_cache(kept):
                 each(plain, (x, y), cells, n, width, L)
-            elif usual:
+            elif regular:
                 write_long((x, y), cells, n, width, L)
             else:
                 each_rarely(guarded, (x, y), cells, n, width, L)
@@ -197,12 +209,12 @@ def _take_sum(p, cells, part, sum, there, found):
 @inlined
 def _invert(p, cells, part):
     """1 / sum in two pieces; 0 without mass."""
-    peaks, measures, (high, low, _, _) = cells[1], cells[5], cells[6]
+    row_maxima, measures, (high, low, _, _) = cells[1], cells[5], cells[6]
     sum = measures[part]
     inverse = select(sum == 0, 0.0, 1.0 / sum)
     high[part] = computed(p, inverse)
     low[part] = computed(p, fma(-to_f64(high[part]), sum, 1.0) * inverse)
-    return (absolute(peaks[part]) < FAR) & (sum > 0)
+    return (absolute(row_maxima[part]) < FAR) & (sum > 0)
 
 
 def _probabilities(again: Callable) -> Callable:
@@ -222,7 +234,7 @@ _any_probability = _probabilities(_any_computed)
 def _writer(probability: Callable) -> Callable:
     @inlined
     def write(at, left, cells, part, L):
-        ask(at[0], cells[7], L)
+        prefetch_step(at[0], cells[7], L)
         give_inexact(at[1], left, probability(at, left, cells, part, L), L)
 
     return write
@@ -261,11 +273,11 @@ def _log_of_others(sum):
 
 @inlined
 def _take_log(p, cells, part, sum, there, found):
-    peaks, powers, logs = cells[1], cells[3], cells[5]
+    row_maxima, powers, logs = cells[1], cells[3], cells[5]
     if found == OTHERS:
         logs[part] = select(logs[part] < PEAKED, _log_of_others(sum), logs[part])
         return DONE
-    top = peaks[part]
+    top = row_maxima[part]
     drift = nearest_power(top) * drift_of(p)
     logs[part] = _log_of_sum(sum, powers[part], top) - drift
     return OTHERS if any_lane((logs[part] < PEAKED) & there) else DONE
@@ -278,8 +290,8 @@ def _offsets(p, cells, part):
     top, value, (high, low, origins, owns) = cells[1][part], cells[5][part], cells[6]
     infinite = absolute(top) == INFINITY
     whole = top + value
-    seen = whole - top
-    error = (top - (whole - seen)) + (value - seen)
+    max_or_nan = whole - top
+    error = (top - (whole - max_or_nan)) + (value - max_or_nan)
     whole = select(infinite, top, whole)
     whole = select(is_nan(value), value, whole)
     high[part] = computed(p, whole)
@@ -300,8 +312,8 @@ def _minus(x, high, low):
 
     def once(x, high, low):
         v = x - high
-        seen = v - x
-        error = (x - (v - seen)) - (high + seen)
+        max_or_nan = v - x
+        error = (x - (v - max_or_nan)) - (high + max_or_nan)
         return select(absolute(v) < INFINITY, v + (error - low), v)
 
     return once if x.dtype == types.float64 else twice
@@ -316,7 +328,7 @@ def _log_probability(at, left, cells, part, L):
 
 @inlined
 def _write_log(at, left, cells, part, L):
-    ask(at[0], cells[7], L)
+    prefetch_step(at[0], cells[7], L)
     give_inexact(at[1], left, _log_probability(at, left, cells, part, L), L)
 
 
@@ -330,9 +342,11 @@ def _write_any_log(at, left, cells, part, L):
 
 
 softmax = normalised(
-    shelf, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
+    exp_cache, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
 )
-log_softmax = normalised(no_shelf, _take_log, _offsets, (_write_log, _write_log, _write_any_log))
+log_softmax = normalised(
+    no_exp_cache, _take_log, _offsets, (_write_log, _write_log, _write_any_log)
+)
 
 
 @kernel

@@ -4,7 +4,7 @@
 the Euclidean norm of max(z - t, 0) minus 1 for entmax15, with z = (x - m)·scale. Newton's method
 from t = -1 climbs to it without ever passing it (for sparsemax that is Michelot's algorithm). Its
 first step looks at eight elements alone, the greatest of each class of positions (not in f64): the
-root of fewer lies no higher, and from there on candidates are few. Each step leaves excess' /
+root of fewer lies no max_with, and from there on candidates are few. Each step leaves excess' /
 excess + slope' / slope <= 1, so the product of the two falls to a quarter: log2(n) + 30 steps reach
 the last bit of an f64 whatever the row, and usually six do.
 
@@ -46,7 +46,7 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.simplex.cpu_candidates import (
     CANDIDATES,
-    ROOM,
+    LIST_LENGTH,
     SEARCH,
     by_norm,
     by_sum,
@@ -63,8 +63,8 @@ from pullback.ops.simplex.cpu_candidates import (
     squared,
 )
 from pullback.ops.simplex.cpu_panels import in_panels
-from pullback.ops.simplex.cpu_steps import ask, give, take, to_next, whole_steps
-from pullback.ops.simplex.cpu_tops import by_class, no_top, summit, survey
+from pullback.ops.simplex.cpu_row_max import by_class, max_of_part, no_max, scan_max
+from pullback.ops.simplex.cpu_steps import give, prefetch_step, take, to_next, whole_steps
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
 from pullback.ops.simplex.cpu_walk import (
     PARTS,
@@ -82,8 +82,8 @@ from pullback.ops.simplex.cpu_walk import (
 INFINITY, NAN = np.inf, np.nan
 LONGEST = 1 << 31  # rows whose places fit their type
 IN_COLUMN = 512  # candidates of one of the LANES columns of a part
-COLUMN_ROOM = IN_COLUMN + 2 * LANES
-COLUMNS_ROOM = LANES * COLUMN_ROOM
+COLUMN_LENGTH = IN_COLUMN + 2 * LANES
+COLUMNS_LENGTH = LANES * COLUMN_LENGTH
 FEW, MANY = 256, 1 << 40  # candidates worth writing one by one; too many to be known
 SPARSE = 16  # elements of a row for each of these
 STEPS = 128  # more than any row can need
@@ -154,7 +154,7 @@ def projected(
                 count = note_places(p, places, count, j, x, cut)
         if count > CANDIDATES:
             return count
-        values = stack(scalar(p, 0.0), ROOM)
+        values = stack(scalar(p, 0.0), LIST_LENGTH)
         for k in range(kept):
             values[k] = read(p, i + places[k])
         for k in range(kept, count):
@@ -182,7 +182,7 @@ def projected(
                 chosen &= chosen - 1
                 if counts[c] == IN_COLUMN:
                     return False
-                lists[c * COLUMN_ROOM + counts[c]] = z[c]
+                lists[c * COLUMN_LENGTH + counts[c]] = z[c]
                 counts[c] += 1
         return True
 
@@ -213,29 +213,29 @@ def projected(
         """The same for each of LANES columns."""
         step = like(t, 0.0)
         for c in range(min(left, LANES)):
-            found = advance(lists, c * COLUMN_ROOM)
+            found = advance(lists, c * COLUMN_LENGTH)
             root, rest, _ = finish(p, found, places, counts[c], splat(lane_at(t, c), 1), grid)
             t, step = set_lane(t, c, lane(root, 0)), set_lane(step, c, lane(rest, 0))
         return t, step, MANY
 
     @by_type
-    def first_step(p, tops, part, top, grid, L):
+    def first_step(p, maxima, part, top, grid, L):
         """Where the search begins."""
 
-        def row(p, tops, part, top, grid, L):
-            z = relative(by_class(tops[0]), top)
+        def row(p, maxima, part, top, grid, L):
+            z = relative(by_class(maxima[0]), top)
             zero = like(z, 0.0)
             return beyond(*over_lanes(add(p, z, splat(-1.0, 1), grid, (zero, zero, zero))))
 
-        def columns(p, tops, part, top, grid, L):
+        def columns(p, maxima, part, top, grid, L):
             zero = splat(0.0, LANES)
             sums = zero, zero, zero
             for k in range(CLASSES):
-                sums = add(p, relative(tops[k * PARTS + part], top), like(top, -1.0), grid, sums)
+                sums = add(p, relative(maxima[k * PARTS + part], top), like(top, -1.0), grid, sums)
             return beyond(sums[0] + sums[1], sums[2])
 
         if not traits(p).hinted:
-            return lambda p, tops, part, top, grid, L: like(top, -1.0)
+            return lambda p, maxima, part, top, grid, L: like(top, -1.0)
         return row if L.literal_value == 1 else columns
 
     @inlined
@@ -263,7 +263,7 @@ def projected(
 
         def columns(cursor, n, left, top, t, grid, found, places, L):
             step = splat(0.0, LANES)
-            lists, counts = stack(0.0, COLUMNS_ROOM), stack(0, LANES)
+            lists, counts = stack(0.0, COLUMNS_LENGTH), stack(0, LANES)
             for _ in range(STEPS):
                 if gather_columns(cursor, n, left, top, t, lists, counts):
                     return finish_columns(cursor[0], lists, places, counts, left, t, grid)
@@ -277,9 +277,9 @@ def projected(
         return row if L.literal_value == 1 else columns
 
     @inlined
-    def settle(p, cells, part, top, t, rest):
+    def finalize_row(p, cells, part, top, t, rest):
         """Cells of the results. Of large x the top is taken off first, which is exact. Gives the
-        lanes that are usual."""
+        lanes that are regular."""
         _, shifts, high, low, marks, values = cells[:6]
         t, rest = settled(p, t, rest)
         infinite = absolute(top) == INFINITY
@@ -303,12 +303,12 @@ def projected(
 
     @inlined
     def plain(at, left, cells, part, L):
-        ask(at[0], cells[6], L)
+        prefetch_step(at[0], cells[6], L)
         give(at[1], left, result(take(at[0], left, 0.0, L), cells, part), L)
 
     @inlined
     def nothing(at, left, cells, part, L):
-        ask(at[0], cells[6], L)
+        prefetch_step(at[0], cells[6], L)
         give(at[1], left, filled(at[1][0], 0.0, LANES), L)
 
     @by_type
@@ -340,30 +340,30 @@ def projected(
     def run(task, lo, hi, L):
         p, n = pointer(task, TENSORS), extent(walk(task, 2))
         zero = filled(p, 0.0, L)
-        found, places, few = stack(0.0, ROOM), stack(np.int32(0), ROOM), MANY
-        tops, shifts, high = (
-            stack(no_top(p, L), SPAN),
+        found, places, few = stack(0.0, LIST_LENGTH), stack(np.int32(0), LIST_LENGTH), MANY
+        maxima, shifts, high = (
+            stack(no_max(p, L), SPAN),
             stack(zero, PARTS),
             stack(zero, PARTS),
         )
         low, marks, values = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        cells = tops, shifts, high, low, marks, values, to_next(source(task, 2, 0, 0, L), n)
+        cells = maxima, shifts, high, low, marks, values, to_next(source(task, 2, 0, 0, L), n)
         grid = 3.0
         while grid < 3.0 * n:
             grid *= 2.0
         for item in range(lo, hi):
             row, width = strip(task, 2, item, L)
             x, y = source(task, 2, 0, row, L), target(task, 2, row, L)
-            survey(x, cells, n, width, L)
-            usual = True
+            scan_max(x, cells, n, width, L)
+            regular = True
             for c in range(0, width, LANES):
                 part = c // LANES
-                top = summit(tops, part, L)
+                top = max_of_part(maxima, part, L)
                 at, there = moved((x,), 0, c)[0], exists(width - c, L)
-                t = first_step(p, tops, part, top, grid, L)
+                t = first_step(p, maxima, part, top, grid, L)
                 t, rest, few = search(at, n, width - c, top, t, grid, found, places, L)
-                usual = all_lanes(settle(p, cells, part, top, t, rest) | ~there) and usual
-            if usual:
+                regular = all_lanes(finalize_row(p, cells, part, top, t, rest) | ~there) and regular
+            if regular:
                 if not write_few(x, y, cells, places, few, n, L):
                     each(plain, (x, y), cells, n, width, L)
             else:

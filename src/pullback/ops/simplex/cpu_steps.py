@@ -163,16 +163,16 @@ def _part_givers(rounded: Callable) -> tuple[Callable, Callable]:
 
 
 @inlined
-def _ask_ahead(cursor):
+def _prefetch_ahead(cursor):
     """Fetch a step that comes later: rows of a strip lie pages apart, unforeseen by hardware."""
     p, i, apart, _ = cursor
     prefetch(p, i + AHEAD * apart)
     prefetch(p, i + AHEAD * apart + LANES // 2)
 
 
-def _asker(fetch: Callable) -> Callable:
+def _prefetcher(fetch: Callable) -> Callable:
     @by_type
-    def ask(cursor, ahead, L):
+    def prefetch(cursor, ahead, L):
         """Along a row, fetch the step of neighbours that lies so many elements ahead."""
         line = LINE // cursor[0].dtype.bitwidth
 
@@ -182,16 +182,16 @@ def _asker(fetch: Callable) -> Callable:
 
         return row if L.literal_value == 1 else (lambda cursor, ahead, L: None)
 
-    return ask
+    return prefetch
 
 
-ask, ask_early = _asker(prefetch), _asker(prefetch_early)
+prefetch_step, prefetch_step_early = _prefetcher(prefetch), _prefetcher(prefetch_early)
 
 
 @by_type
 def to_next(cursor, n):
-    """How far ahead to ask: for what lies here in the next row, since memory has nothing else to do
-    while this one is computed; nowhere if that would drive out what this one still needs."""
+    """How far ahead to prefetch: the same place in the next row, since memory is idle while this
+    one is computed; not at all if that would evict what this one still needs."""
     longest = NEXT // cursor[0].dtype.bitwidth
     return lambda cursor, n: n if cursor[2] == 1 and n <= longest else 0
 
@@ -212,7 +212,7 @@ def _taker(get: Callable, target: Callable) -> Callable:
             return part(cursor, min(left, LANES), fill, L)
 
         def columns(cursor, left, fill, L):
-            _ask_ahead(cursor)
+            _prefetch_ahead(cursor)
             if left >= LANES:
                 return whole(cursor[0], cursor[1], 1, LANES)
             return part(cursor, left, fill, L)

@@ -1,7 +1,7 @@
 """Exponentials relative to a power of two near their maximum, and how it is chosen.
 
-An aim is five cells: the origin; bias and floor of scaled_exp; the term of an x at the origin; the
-measure beyond which a row needs no sum of others.
+A reference is five cells: the origin; bias and floor of scaled_exp; the term of an x at the origin;
+the measure beyond which a row needs no sum of others.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -11,7 +11,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import spread
 from pullback.cpu.vector import absolute, like, round_even, select, to_f64
 from pullback.ops.simplex.cpu_exponential import LOG2_E, bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_tops import forget
+from pullback.ops.simplex.cpu_row_max import reset_max
 from pullback.ops.simplex.cpu_walk import computed
 
 INFINITY = np.inf
@@ -23,18 +23,18 @@ DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
 
 
 @inlined
-def near_exp(p, x, aim, part):
+def near_exp(p, x, reference, part):
     """e^x·2^(HEADROOM - power), for an origin of 0."""
-    _, biases, floors, _, _ = aim
+    _, biases, floors, _, _ = reference
     return scaled_exp(p, x, spread(biases[part], x), spread(floors[part], x))
 
 
 @inlined
-def any_exp(p, x, aim, part):
+def any_exp(p, x, reference, part):
     """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
-    origins, _, _, owns, _ = aim
+    origins, _, _, owns, _ = reference
     origin = spread(origins[part], x)
-    return select(x == origin, spread(owns[part], x), near_exp(p, x - origin, aim, part))
+    return select(x == origin, spread(owns[part], x), near_exp(p, x - origin, reference, part))
 
 
 @inlined
@@ -43,14 +43,14 @@ def nearest_power(top):
 
 
 @inlined
-def take_aim(p, cells, part, wanted, L):
-    """Aim at the wanted sum. Gives the lanes whose origin is 0 and nothing special."""
-    tops, peaks, guesses, powers, aim = cells[:5]
-    origins, biases, floors, owns, bounds = aim
-    top = peaks[part]
+def choose_reference(p, cells, part, wanted, L):
+    """Choose the reference for the wanted sum; gives the lanes whose origin is plainly 0."""
+    maxima, row_maxima, guesses, powers, reference = cells[:5]
+    origins, biases, floors, owns, bounds = reference
+    top = row_maxima[part]
     origin, power, own = like(top, 0.0), to_f64(guesses[part]), 1.0
     if wanted == GUESS:
-        forget(p, tops, part, L)
+        reset_max(p, maxima, part, L)
     elif wanted == EXACT:
         origin = select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
         power = nearest_power(top)
@@ -60,7 +60,7 @@ def take_aim(p, cells, part, wanted, L):
     powers[part], bounds[part] = power, like(top, PEAKED if wanted == OTHERS else INFINITY)
     shift = computed(p, HEADROOM - power)
     origins[part], biases[part], floors[part] = computed(p, origin), bias_of(shift), floor_of(shift)
-    owns[part] = near_exp(p, like(shift, 0.0), aim, part) * own
+    owns[part] = near_exp(p, like(shift, 0.0), reference, part) * own
     return (origin == 0) & (like(top, own) == 1)
 
 

@@ -1,9 +1,10 @@
-"""The greatest element of a row, found on the way of a pass: `no_top`, `higher`, `peak`.
+"""The greatest element of a row, found on the way of a pass: `no_max`, `max_with`, `row_max`.
 
-A top passes over NaN, or becomes NaN: sums will show it, or a *trace* (`no_trace`, `traced`,
-`seen`). Along rows of bf16 a top is a pair of codes, with no arithmetic on what they stand for: of
-what is not negative the code grows with it, as a signed number beyond the codes of all that is; if
-all is negative, it falls with it. A trace is then the greatest code, unsigned: beyond -inf is NaN.
+A maximum ignores NaN, or becomes NaN: the sums show it, or a *NaN flag* (`no_nan_flag`,
+`nan_flagged`, `max_or_nan`). Along rows of bf16 a maximum is a pair of 16-bit codes, compared as
+integers: the code of a number that is not negative grows with it, as a signed integer above all
+codes of negative numbers; if all are negative, the code falls with the number. A NaN flag is then
+the greatest unsigned code: beyond -inf is NaN.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -38,8 +39,8 @@ LEAST_SIGNED, MOST_UNSIGNED = -1, -128  # codes of no number, and of -inf
 
 
 @by_type
-def no_top(p, L):
-    """The top of nothing."""
+def no_max(p, L):
+    """The maximum of no element."""
 
     def of_lanes(p, L):
         return narrowed(filled(p, -INFINITY, LANES), L)
@@ -51,8 +52,8 @@ def no_top(p, L):
 
 
 @by_type
-def higher(cursor, left, x, top, L):
-    """The top of more: of a step, whose lanes are x."""
+def max_with(cursor, left, x, top, L):
+    """The maximum with one more step, whose lanes are x."""
 
     def of_lanes(cursor, left, x, top, L):
         return maximum(narrowed(x, L), top)
@@ -69,7 +70,7 @@ def higher(cursor, left, x, top, L):
 
 
 @by_type
-def peak(top, L):
+def row_max(top, L):
     """Of one row each, as f64."""
 
     def of_codes(top, L):
@@ -82,86 +83,86 @@ def peak(top, L):
 
 
 @inlined
-def forget(p, tops, part, L):
-    """Begin again."""
+def reset_max(p, maxima, part, L):
+    """Start again from no element."""
     for k in range(part, part + spots(L) if L == GROUP else part + 1):
-        tops[k] = no_top(p, L)
+        maxima[k] = no_max(p, L)
 
 
 @by_type
-def highest(tops, part, L):
-    """The peaks of a part, or of all rows of a group."""
+def max_of_rows(maxima, part, L):
+    """The maxima of a part, or of all rows of a group."""
 
-    def of_codes(tops, part, L):
-        peaks = stack(splat(0.0, GROUP), 1)
+    def of_codes(maxima, part, L):
+        row_maxima = stack(splat(0.0, GROUP), 1)
         for r in range(GROUP):
-            lane_by_lane(peaks)[r] = peak(tops[r], 1)
-        return peaks[0]
+            lane_by_lane(row_maxima)[r] = row_max(maxima[r], 1)
+        return row_maxima[0]
 
-    def of_lanes(tops, part, L):
-        return greatest_of_rows(tops)
+    def of_lanes(maxima, part, L):
+        return greatest_of_rows(maxima)
 
     if L.literal_value == GROUP:
-        return of_codes if isinstance(tops.dtype, types.BaseTuple) else of_lanes
-    return lambda tops, part, L: peak(tops[part], L)
+        return of_codes if isinstance(maxima.dtype, types.BaseTuple) else of_lanes
+    return lambda maxima, part, L: row_max(maxima[part], L)
 
 
 @by_type
-def no_trace(p, L):
-    """The trace of nothing."""
+def no_nan_flag(p, L):
+    """The flag of no element."""
     if traits(p).paired and L.literal_value != LANES:
         return lambda p, L: _no_code(p)
-    return lambda p, L: like(no_top(p, L), 0.0)
+    return lambda p, L: like(no_max(p, L), 0.0)
 
 
 @by_type
-def traced(cursor, left, x, trace, L):
-    """The trace of more: of a step, whose lanes are x."""
+def nan_flagged(cursor, left, x, nan_flag, L):
+    """The flag with one more step, whose lanes are x."""
 
-    def of_lanes(cursor, left, x, trace, L):
-        return trace + sum_as(x, trace)
+    def of_lanes(cursor, left, x, nan_flag, L):
+        return nan_flag + sum_as(x, nan_flag)
 
-    def of_codes(cursor, left, x, trace, L):
-        return _farthest(_codes_at(cursor[0], cursor[1], LANES), trace)
+    def of_codes(cursor, left, x, nan_flag, L):
+        return _farthest(_codes_at(cursor[0], cursor[1], LANES), nan_flag)
 
-    def of_fewer(cursor, left, x, trace, L):
-        return _farthest(_codes_of(x), trace)
+    def of_fewer(cursor, left, x, nan_flag, L):
+        return _farthest(_codes_of(x), nan_flag)
 
-    if trace.dtype != types.int16:
+    if nan_flag.dtype != types.int16:
         return of_lanes
     return of_codes if is_whole(left) else of_fewer
 
 
 @by_type
-def seen(tops, traces, part, L):
-    """The peaks of a part, or of all rows of a group; NaN where there is one."""
+def max_or_nan(maxima, nan_flags, part, L):
+    """The maxima of a part, or of all rows of a group; NaN where there is one."""
 
-    def lanes(tops, traces, part, L):
-        return greatest(select(is_nan(traces[part]), traces[part], tops[part]), L)
+    def lanes(maxima, nan_flags, part, L):
+        return greatest(select(is_nan(nan_flags[part]), nan_flags[part], maxima[part]), L)
 
-    def lanes_of_rows(tops, traces, part, L):
+    def lanes_of_rows(maxima, nan_flags, part, L):
         for r in range(GROUP):
-            tops[r] = select(is_nan(traces[r]), traces[r], tops[r])
-        return greatest_of_rows(tops)
+            maxima[r] = select(is_nan(nan_flags[r]), nan_flags[r], maxima[r])
+        return greatest_of_rows(maxima)
 
-    def codes(tops, traces, part, L):
-        top = peak(tops[part], 1)
-        return select(_has_nan(traces[part]), like(top, NAN), top)
+    def codes(maxima, nan_flags, part, L):
+        top = row_max(maxima[part], 1)
+        return select(_has_nan(nan_flags[part]), like(top, NAN), top)
 
-    def codes_of_rows(tops, traces, part, L):
-        peaks = stack(splat(0.0, GROUP), 1)
+    def codes_of_rows(maxima, nan_flags, part, L):
+        row_maxima = stack(splat(0.0, GROUP), 1)
         for r in range(GROUP):
-            top = peak(tops[r], 1)
-            lane_by_lane(peaks)[r] = select(_has_nan(traces[r]), like(top, NAN), top)
-        return peaks[0]
+            top = row_max(maxima[r], 1)
+            lane_by_lane(row_maxima)[r] = select(_has_nan(nan_flags[r]), like(top, NAN), top)
+        return row_maxima[0]
 
-    in_codes = isinstance(tops.dtype, types.BaseTuple)
+    in_codes = isinstance(maxima.dtype, types.BaseTuple)
     if L.literal_value == GROUP:
         return codes_of_rows if in_codes else lanes_of_rows
     return codes if in_codes else lanes
 
 
-# --- a pass for the tops alone ------------------------------------------------------------------
+# --- a pass for the maxima alone ------------------------------------------------------------------
 #
 # Positions fall into CLASSES, modulo their number. Along a row the greatest of each class come with
 # the top; across columns they have a cell each, in cells[0] as everything here.
@@ -169,19 +170,19 @@ def seen(tops, traces, part, L):
 
 @inlined
 def _see(at, left, cells, part, L):
-    tops = cells[0]
-    tops[part] = higher(at[0], left, take(at[0], left, -INFINITY, L), tops[part], L)
+    maxima = cells[0]
+    maxima[part] = max_with(at[0], left, take(at[0], left, -INFINITY, L), maxima[part], L)
 
 
 @by_type
-def survey(cursor, cells, n, width, L):
+def scan_max(cursor, cells, n, width, L):
     def row(cursor, cells, n, width, L):
-        cells[0][0] = no_top(cursor[0], L)
+        cells[0][0] = no_max(cursor[0], L)
         each(_see, (cursor,), cells, n, width, L)
 
     def columns(cursor, cells, n, width, L):
         for k in range(SPAN):
-            cells[0][k] = no_top(cursor[0], L)
+            cells[0][k] = no_max(cursor[0], L)
         for j in range(n):
             for c in range(0, width, LANES):
                 part = j % CLASSES * PARTS + c // LANES
@@ -191,16 +192,16 @@ def survey(cursor, cells, n, width, L):
 
 
 @by_type
-def summit(tops, part, L):
+def max_of_part(maxima, part, L):
     """The top of each row of a part."""
 
-    def columns(tops, part, L):
-        top = tops[part]
+    def columns(maxima, part, L):
+        top = maxima[part]
         for k in range(1, CLASSES):
-            top = maximum(tops[k * PARTS + part], top)
+            top = maximum(maxima[k * PARTS + part], top)
         return greatest(top, L)
 
-    return (lambda tops, part, L: peak(tops[0], L)) if L.literal_value == 1 else columns
+    return (lambda maxima, part, L: row_max(maxima[0], L)) if L.literal_value == 1 else columns
 
 
 @by_type
@@ -266,22 +267,22 @@ def _no_code(p: types.CPointer):
     return CODES(p), lambda b, _p: constant(CODES.llvm, 0)
 
 
-def _of_two(b, codes, trace):
-    return b.select(b.icmp_unsigned(">", codes, trace), codes, trace)
+def _of_two(b, codes, nan_flag):
+    return b.select(b.icmp_unsigned(">", codes, nan_flag), codes, nan_flag)
 
 
 @op
-def _farthest(codes: Vec, trace: Vec):
+def _farthest(codes: Vec, nan_flag: Vec):
     def emit(b, codes_, trace_):
-        for k in range(0, codes.n, trace.n):
-            trace_ = _of_two(b, shuffle(b, codes_, codes_, range(k, k + trace.n)), trace_)
+        for k in range(0, codes.n, nan_flag.n):
+            trace_ = _of_two(b, shuffle(b, codes_, codes_, range(k, k + nan_flag.n)), trace_)
         return trace_
 
-    return trace(codes, trace), emit
+    return nan_flag(codes, nan_flag), emit
 
 
 @op
-def _has_nan(trace: Vec):
+def _has_nan(nan_flag: Vec):
     """Whether it is beyond -inf, as one lane."""
     mask = Vec(types.boolean, 1)
 
@@ -291,7 +292,7 @@ def _has_nan(trace: Vec):
             trace_ = _of_two(b, *halves)
         return b.icmp_unsigned(">", trace_, constant(trace_.type, MOST_UNSIGNED))
 
-    return mask(trace), emit
+    return mask(nan_flag), emit
 
 
 def _decoded(n: int) -> Callable:

@@ -1,9 +1,9 @@
-"""Rows in turns: steps on one row, which write, and the sums of the next, which only read.
+"""Overlapped rows: steps on one row, which write, and the sums of the next, which only read.
 
 A row must be summed before any of it can be written, so row by row memory would be read, then
-written, then read. Here the two go on together, a block of each in turn: reads and writes are mixed
-evenly, and by the time a row has been written the next is summed and in the caches. What a block of
-the next row needs is asked for in time. The order in which terms are added is that of `total`, and
+written, then read. Here the two alternate block by block: reads and writes are mixed evenly, and by
+the time a row has been written the next is summed and in the caches. What a block of the next row
+needs is prefetched. The order in which terms are added is that of `total`, and
 with it the bits.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pullback.cpu.emit import inlined
 from pullback.cpu.tiles import by_type, moved, stack
 from pullback.cpu.vector import splat
-from pullback.ops.simplex.cpu_steps import ask, ask_early, is_void, whole_steps
+from pullback.ops.simplex.cpu_steps import is_void, prefetch_step, prefetch_step_early, whole_steps
 from pullback.ops.simplex.cpu_sums import over_lanes, total, with_terms
 from pullback.ops.simplex.cpu_traits import CLASSES, LANES
 from pullback.ops.simplex.cpu_walk import SPAN, each
 
-# Bits of a row in one turn: enough that keeping sums meanwhile is cheap; and, where what is needed
-# is only known once a part of the row was seen, enough for memory to answer within a turn.
-TURN, TURN_OF_FEW = 1 << 12, 1 << 15
-MOST_STEPS = TURN_OF_FEW // (16 * LANES)
+# Bits of a row in one block: enough that keeping sums meanwhile is cheap; and, where what is needed
+# is only known once a part of the row has been read, enough for memory to answer within a block.
+BLOCK_BITS, SPARSE_BLOCK_BITS = 1 << 12, 1 << 15
+MOST_STEPS = SPARSE_BLOCK_BITS // (16 * LANES)
 EARLY = 1 << 17  # bits of a row from a request for memory to its use
 
 
@@ -31,12 +31,12 @@ def early(p):
     return lambda p: elements
 
 
-def _turns(bits: int, seek: Callable, prepare: Callable, add: Callable) -> Callable:
-    """Turns of so many bits: seek(...) looks at whole steps of the next row and gives a number,
+def _overlap(bits: int, find: Callable, prepare: Callable, add: Callable) -> Callable:
+    """Turns of so many bits: find(...) looks at whole steps of the next row and gives a number,
     prepare(...) asks for memory in each step of this row, then add(...) adds up the terms."""
 
     @by_type
-    def turns(act, here, term, after, cells, n, widths, fours, sums, L):
+    def overlapped(act, here, term, after, cells, n, widths, fours, sums, L):
         block = bits // here[0][0].dtype.bitwidth
 
         def rows(act, here, term, after, cells, n, widths, fours, sums, L):
@@ -47,7 +47,7 @@ def _turns(bits: int, seek: Callable, prepare: Callable, add: Callable) -> Calla
             add_whole = min(whole_steps(after, n), added)
             for start in range(0, max(act_whole, add_whole), block):
                 end = min(start + block, add_whole)
-                found = seek(after, n, start, end, places)
+                found = find(after, n, start, end, places)
                 for j in range(start, min(start + block, act_whole), LANES):
                     prepare(after, j, block, start, places, found)
                     act(moved(here, 0, j), (n - j,), cells, 0, L)
@@ -66,7 +66,7 @@ def _turns(bits: int, seek: Callable, prepare: Callable, add: Callable) -> Calla
 
         return rows if L.literal_value == 1 else one_after_the_other
 
-    return turns
+    return overlapped
 
 
 # Either pass asks for one of the two tensors a turn ahead, so that both are busy.
@@ -79,13 +79,13 @@ def _seek_all(cursors, n, start, end, places):
 
 @inlined
 def _prepare_all(cursors, j, block, start, places, found):
-    ask_early(moved(cursors, 0, j)[1], early(cursors[1][0]), 1)
+    prefetch_step_early(moved(cursors, 0, j)[1], early(cursors[1][0]), 1)
 
 
 @inlined
 def _add_all(term, cursors, cells, n, start, end, block, places, found, both):
     for j in range(start, end, LANES):
-        ask_early(moved(cursors, 0, j)[0], early(cursors[0][0]), 1)
+        prefetch_step_early(moved(cursors, 0, j)[0], early(cursors[0][0]), 1)
         terms = term(moved(cursors, 0, j), (n - j,), cells, 0, 1)
         both = with_terms(cursors[0][0], both, terms)
     return both
@@ -107,10 +107,10 @@ def _seek_few(cursors, n, start, end, places):
 
 @inlined
 def _prepare_few(cursors, j, block, start, places, found):
-    ask(moved(cursors, 0, j)[1], block, 1)
+    prefetch_step(moved(cursors, 0, j)[1], block, 1)
     k = (j - start) // LANES
     if k < found:
-        ask(moved(cursors, 0, places[k])[0], 0, 1)
+        prefetch_step(moved(cursors, 0, places[k])[0], 0, 1)
 
 
 @inlined
@@ -122,8 +122,8 @@ def _add_few(term, cursors, cells, n, start, end, block, places, found, both):
     return both
 
 
-# turns(act, here, term, after, cells, n, widths, fours, sums, L): act(here, left, cells, part, L)
-# on all elements of a row or strip, and the sums over another as `total` has them. Their widths are
-# a pair, 0 for one that is not there.
-turns = _turns(TURN, _seek_all, _prepare_all, _add_all)
-turns_of_few = _turns(TURN_OF_FEW, _seek_few, _prepare_few, _add_few)
+# overlapped(act, here, term, after, cells, n, widths, fours, sums, L): act(here, left, cells, part,
+# L) on all elements of a row or strip, and the sums over another as `total` has them. Their widths
+# are a pair, 0 for one that is not there.
+overlapped = _overlap(BLOCK_BITS, _seek_all, _prepare_all, _add_all)
+overlapped_sparse = _overlap(SPARSE_BLOCK_BITS, _seek_few, _prepare_few, _add_few)
