@@ -63,10 +63,10 @@ class Interpreted(Subject):
 
     def answer(self, arguments: Arguments, out: Any = None, **options: Any) -> tuple[Any, ...]:
         plan, tensors, outs = self.prepared(arguments, out)
-        room = np.full(plan.workspace_size + GUARD, 0xA5, np.uint8)
-        scratch = Workspace.of(room[: plan.workspace_size])
+        buffer = np.full(plan.workspace_size + GUARD, 0xA5, np.uint8)
+        scratch = Workspace.of(buffer[: plan.workspace_size])
         plan.run(Stream.cpu(), scratch, SimpleNamespace(**tensors))
-        assert (room[plan.workspace_size :] == 0xA5).all(), "wrote beyond the workspace"
+        assert (buffer[plan.workspace_size :] == 0xA5).all(), "wrote beyond the workspace"
         return outs
 
     @property
@@ -113,9 +113,9 @@ def far_apart(array: Any) -> Any:
     strides[axis] = step
     span = (array.shape[axis] - 1) * step + array.size
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | UNRESERVED
-    room = np.frombuffer(mmap.mmap(-1, span * array.itemsize, flags=flags), array.dtype)
+    buffer = np.frombuffer(mmap.mmap(-1, span * array.itemsize, flags=flags), array.dtype)
     places = tuple(stride * array.itemsize for stride in strides)
-    view = np.ndarray(array.shape, array.dtype, buffer=room, strides=places)
+    view = np.ndarray(array.shape, array.dtype, buffer=buffer, strides=places)
     view[...] = array
     return view
 

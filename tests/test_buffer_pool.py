@@ -237,13 +237,13 @@ def live_and_let_die(seed: int, steps: int, failures: list[BaseException]) -> No
 def test_the_law(threads: int) -> None:
     set_cache_limit(8 * MEGA)
     failures: list[BaseException] = []
-    crew = [
+    threads = [
         threading.Thread(target=live_and_let_die, args=(seed, 1500 // threads, failures))
         for seed in range(threads)
     ]
-    for thread in crew:
+    for thread in threads:
         thread.start()
-    for thread in crew:
+    for thread in threads:
         thread.join()
     assert not failures
     gc.collect()

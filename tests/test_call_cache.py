@@ -49,15 +49,15 @@ def test_a_repeated_call_hits_the_cache(subject: Subject) -> None:
 
 
 def test_results_given_are_returned_themselves() -> None:
-    room = np.full(X.size + 2, np.nan, np.float32)
-    out = room[1:-1].reshape(X.shape)
+    buffer = np.full(X.size + 2, np.nan, np.float32)
+    out = buffer[1:-1].reshape(X.shape)
     pair = np.empty_like(X), np.empty(X.shape, np.int64)
     cumsum, cummax = with_empty_cache("cumsum"), with_empty_cache("cummax")
     for function, given, options in ((cumsum, out, {}), (cummax, pair, {"return_indices": True})):
         assert function(X, 1, out=given, **options) is given
         assert lookup(function, X, 1, out=given, **options) is given
     assert same_bits(out, np.cumsum(X, 1))
-    assert np.isnan(room[[0, -1]]).all()
+    assert np.isnan(buffer[[0, -1]]).all()
 
 
 OTHERS: dict[str, tuple[Any, Any, Any]] = {
@@ -207,10 +207,10 @@ def test_arrays_are_no_options(name: str) -> None:
 
 
 def test_overlapping_memory_misses_and_is_refused() -> None:
-    function, room = with_empty_cache("cumsum"), np.ones(12, np.float32)
-    function(room[:4].copy(), 0, out=room[8:])
+    function, buffer = with_empty_cache("cumsum"), np.ones(12, np.float32)
+    function(buffer[:4].copy(), 0, out=buffer[8:])
     with pytest.raises(pb.InvalidProblem, match="memory apart"):
-        function(room[:4], 0, out=room[2:6])
+        function(buffer[:4], 0, out=buffer[2:6])
 
 
 def test_out_of_memory_is_an_error_like_any_other() -> None:

@@ -87,9 +87,9 @@ def test_parameters_and_tensors_have_records_of_their_own() -> None:
 
 
 def test_views_are_known_by_their_layout() -> None:
-    function, room = with_empty_cache("cumsum"), torch.arange(40.0).reshape(4, 10)
-    function(room[:3, :4], 1)
-    assert torch.equal(lookup(function, room[1:, 5:9], 1), room[1:, 5:9].cumsum(1))
+    function, buffer = with_empty_cache("cumsum"), torch.arange(40.0).reshape(4, 10)
+    function(buffer[:3, :4], 1)
+    assert torch.equal(lookup(function, buffer[1:, 5:9], 1), buffer[1:, 5:9].cumsum(1))
 
 
 class Nosy(TorchDispatchMode):

@@ -208,10 +208,10 @@ def test_hostile_indices_touch_nothing_else(kind, rng) -> None:
         for key, call in calls.items():
             shape = key[:2]
             size = int(np.prod(shape))
-            room = np.full(size + 2 * GUARD, 7.0, np.float32)
-            call(out=room[GUARD : GUARD + size].reshape(shape), **skip)
-            assert (room[:GUARD] == 7).all()
-            assert (room[len(room) - GUARD :] == 7).all()
+            buffer = np.full(size + 2 * GUARD, 7.0, np.float32)
+            call(out=buffer[GUARD : GUARD + size].reshape(shape), **skip)
+            assert (buffer[:GUARD] == 7).all()
+            assert (buffer[len(buffer) - GUARD :] == 7).all()
 
 
 @pytest.mark.parametrize("offsets", [[1, 2], [0, 5, 3], [0, 61], [0, -1], [0, 2**40]])

@@ -16,10 +16,10 @@ ROOT = Path(pullback.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 MODULES = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p in FILES}
 
-# Each room may import from itself and from the rooms before it.
+# Each package may import from itself and from the packages before it.
 ORDER = ("contract", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "torch")
 ABOVE = ("verify", "fuzz", "bench", "cli")
-RANK = {room: rank for rank, room in enumerate((*ORDER, *ABOVE))}
+RANK = {package: rank for rank, package in enumerate((*ORDER, *ABOVE))}
 
 # What is loaded by name when first used, not imported: kernels, front ends, the thread pool.
 LAZY = {("plan", "cpu"), ("plan", "gpu"), ("plan", "frontends")}
@@ -42,13 +42,13 @@ def _imports(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_one_way(path: Path) -> None:
-    room = _room(path)
-    if room not in RANK:
+    package = _room(path)
+    if package not in RANK:
         return
     for name in _imports(path):
         target = name.split(".")[1]
-        if target in RANK and (room, target) not in LAZY:
-            assert RANK[target] <= RANK[room], f"{room} imports {name}"
+        if target in RANK and (package, target) not in LAZY:
+            assert RANK[target] <= RANK[package], f"{package} imports {name}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -50,7 +50,11 @@ OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "another dtype of the same size": (CPU, NONE, args(y=np.empty(X.shape, np.int32))),
     "no array": (CPU, NONE, args(x=X.tolist())),
     "nothing to write to": (CPU, NONE, args(y=np.broadcast_to(X[:1], X.shape))),
-    "overlap": (CPU, NONE, args(*(lambda room: (room[:3], room[1:]))(np.ones((4, 4), np.float32)))),
+    "overlap": (
+        CPU,
+        NONE,
+        args(*(lambda b: (b[:3], b[1:]))(np.ones((4, 4), np.float32))),
+    ),
 }
 
 
@@ -116,16 +120,16 @@ def _a_plan_with_a_workspace() -> tuple[Any, Any]:
         num_inputs=9, embedding_dim=4, num_segments=3, element=pb.ElementKind.F32
     )
     plan = pb.UnsortedSegmentSumPlan(desc, "cpu", pb.BackendKind.NUMBA)
-    room = np.zeros(2 * plan.workspace_size + 8 * 64, np.uint8)
+    buffer = np.zeros(2 * plan.workspace_size + 8 * 64, np.uint8)
     at = plan.workspace_size + -plan.workspace_size % 64
     arrays = []
     for dtype, shape in ((np.float32, (9, 4)), (np.int64, (9,)), (np.float32, (3, 4))):
-        array = np.ndarray(shape, dtype, room, at)
+        array = np.ndarray(shape, dtype, buffer, at)
         array[...] = 1
         arrays.append(array)
         at += array.nbytes + 64
     names = ("input", "segment_ids", "output")
-    return plan, (room, at, SegmentArgs(**dict(zip(names, arrays, strict=True))))
+    return plan, (buffer, at, SegmentArgs(**dict(zip(names, arrays, strict=True))))
 
 
 SHARED = (
@@ -135,19 +139,19 @@ SHARED = (
 
 def test_a_workspace_is_apart_from_all_tensors() -> None:
     """Whether the run is the first or known again, and nothing is written."""
-    plan, (room, end, given) = _a_plan_with_a_workspace()
+    plan, (buffer, end, given) = _a_plan_with_a_workspace()
     for _ in range(2):
         for name in ("input", "segment_ids", "output"):
             array = getattr(given, name)
-            first = array.ctypes.data - room.ctypes.data
+            first = array.ctypes.data - buffer.ctypes.data
             for start in (first - plan.workspace_size + 1, first, first + array.nbytes - 1):
-                before = room.copy()
-                lent = Workspace.of(room[start : start + plan.workspace_size])
+                before = buffer.copy()
+                lent = Workspace.of(buffer[start : start + plan.workspace_size])
                 with pytest.raises(pb.InvalidProblem, match=SHARED):
                     plan.run(CPU, lent, given)
-                assert (room == before).all()
+                assert (buffer == before).all()
         for start in (0, end):
-            plan.run(CPU, Workspace.of(room[start : start + plan.workspace_size]), given)
+            plan.run(CPU, Workspace.of(buffer[start : start + plan.workspace_size]), given)
             assert (given.output == [[0] * 4, [9] * 4, [0] * 4]).all()
     assert plan._lookup(CPU, Workspace.allocate(plan), given) is not None
 

@@ -206,17 +206,17 @@ def test_in_place_and_interleaved_are_fine_overlap_is_not() -> None:
     x = ones(4)
     plan.run(CPU, NONE, pb.ScanArgs(x=x, y=x))
     assert (x == [1, 2, 3, 4]).all()
-    room = ones(8)
-    plan.run(CPU, NONE, pb.ScanArgs(x=room[::2], y=room[1::2]))
-    assert (room[1::2] == [1, 2, 3, 4]).all()
+    buffer = ones(8)
+    plan.run(CPU, NONE, pb.ScanArgs(x=buffer[::2], y=buffer[1::2]))
+    assert (buffer[1::2] == [1, 2, 3, 4]).all()
     with pytest.raises(pb.InvalidProblem, match="shares elements"):
-        plan.can_implement(pb.ScanArgs(x=room[:4], y=room[2:6]))
+        plan.can_implement(pb.ScanArgs(x=buffer[:4], y=buffer[2:6]))
     with pytest.raises(pb.InvalidProblem, match="shares elements"):
-        plan.can_implement(pb.ScanArgs(x=room[:4], y=room[3::-1]))
-    for x, y in ((room[:4], room[3:7]), (room[3:7], room[:4])):  # one element of both
+        plan.can_implement(pb.ScanArgs(x=buffer[:4], y=buffer[3::-1]))
+    for x, y in ((buffer[:4], buffer[3:7]), (buffer[3:7], buffer[:4])):  # one element of both
         with pytest.raises(pb.InvalidProblem, match="shares elements"):
             plan.can_implement(pb.ScanArgs(x=x, y=y))
-    plan.can_implement(pb.ScanArgs(x=room[:4], y=room[4:]))
+    plan.can_implement(pb.ScanArgs(x=buffer[:4], y=buffer[4:]))
 
 
 def test_one_address_with_other_strides_is_no_place_to_write() -> None:
@@ -235,10 +235,10 @@ def test_one_address_with_other_strides_is_no_place_to_write() -> None:
 
 
 def test_two_results_that_overlap_are_refused() -> None:
-    room, dy = ones(6), ones(3)
+    buffer, dy = ones(6), ones(3)
     for _ in range(2):
-        assert (pb.lerp_backward(dy, 0.25, out=(room[:3], room[3:]))[1] == 0.25).all()
-        for out in ((room[:3], room[2:5]), (room[2:5], room[:3]), (room[:3], room[:3])):
+        assert (pb.lerp_backward(dy, 0.25, out=(buffer[:3], buffer[3:]))[1] == 0.25).all()
+        for out in ((buffer[:3], buffer[2:5]), (buffer[2:5], buffer[:3]), (buffer[:3], buffer[:3])):
             with pytest.raises(pb.InvalidProblem, match="shares elements"):
                 pb.lerp_backward(dy, 0.25, out=out)
 

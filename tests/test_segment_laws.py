@@ -208,11 +208,11 @@ def test_hostile_ids_touch_nothing_else(reduction, kind, rng) -> None:
             ((segments, d), lambda **o: forward(reduction, x, ids, segments, **o)),  # noqa: B023
             ((n, d), lambda **o: backward(reduction, dy, x, ids, **o)),  # noqa: B023
         ):
-            room = np.full(shape[0] * d + 2 * GUARD, 7.0, np.float32)
-            out = room[GUARD : GUARD + shape[0] * d].reshape(shape)
+            buffer = np.full(shape[0] * d + 2 * GUARD, 7.0, np.float32)
+            out = buffer[GUARD : GUARD + shape[0] * d].reshape(shape)
             call(out=out, **options)
-            assert (room[:GUARD] == 7).all()
-            assert (room[len(room) - GUARD :] == 7).all()
+            assert (buffer[:GUARD] == 7).all()
+            assert (buffer[len(buffer) - GUARD :] == 7).all()
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -222,11 +222,11 @@ def test_streaming(name: str) -> None:
     dtype = POINTER[name][1]
     source = np.arange(64).astype(dtype)
     for step in (1, -1, 2):
-        room = np.zeros(400, dtype)
-        start = (-room.ctypes.data % 16) // dtype.itemsize + 128 - (step == -1)
-        copier(name)(source.ctypes.data, room[start:].ctypes.data, 64, 1, step, True)
-        assert (room[start + step * np.arange(64)] == source).all(), step
-        assert np.count_nonzero(room) == 63, step
+        buffer = np.zeros(400, dtype)
+        start = (-buffer.ctypes.data % 16) // dtype.itemsize + 128 - (step == -1)
+        copier(name)(source.ctypes.data, buffer[start:].ctypes.data, 64, 1, step, True)
+        assert (buffer[start + step * np.arange(64)] == source).all(), step
+        assert np.count_nonzero(buffer) == 63, step
 
 
 def test_tails_stay_inside() -> None:

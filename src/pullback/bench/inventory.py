@@ -204,8 +204,8 @@ def _asked(subject: Subject) -> Call:
 
 def _strided(array: Any) -> Any:
     """A view with gaps: the general kernels, not those for contiguous rows."""
-    room = np.empty(tuple(2 * n for n in array.shape), array.dtype)
-    return room[tuple(slice(None, None, 2) for _ in array.shape)]
+    buffer = np.empty(tuple(2 * n for n in array.shape), array.dtype)
+    return buffer[tuple(slice(None, None, 2) for _ in array.shape)]
 
 
 LAYOUTS = {"contiguous": lambda a: a, "transposed": np.asfortranarray, "strided": _strided}

@@ -1,4 +1,4 @@
-"""The record of a plan: everything the rest of the house derives from a family's contract."""
+"""The record of a plan: everything the other packages derive from a family's contract."""
 
 from __future__ import annotations
 

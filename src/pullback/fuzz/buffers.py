@@ -21,30 +21,30 @@ class Laid:
     arrays: dict[str, Any] = field(default_factory=dict)
     outs: list[Any] = field(default_factory=list)
     updated: tuple[str, ...] = ()
-    rooms: dict[str, Bytes] = field(default_factory=dict)
+    buffers: dict[str, Bytes] = field(default_factory=dict)
     blank: dict[str, Bytes] = field(default_factory=dict)
 
     def refill(self) -> None:
         """As before the first call."""
-        for name, room in self.rooms.items():
-            room[:] = self.blank[name]
+        for name, buffer in self.buffers.items():
+            buffer[:] = self.blank[name]
 
     def share(self, position: int, source: str) -> None:
         """Let a result be the very buffer of an input."""
-        del self.rooms[f"out.{position}"]
+        del self.buffers[f"out.{position}"]
         self.outs[position] = self.arrays[source]
         self.updated += (source,)
 
     def expect_untouched(self, check: str, refused: bool) -> None:
         """Only elements of results may have changed; nothing, if the call was refused."""
-        for name, room in self.rooms.items():
+        for name, buffer in self.buffers.items():
             before, view = self.blank[name], self._written(name)
             if view is None or refused:
-                changed = not np.array_equal(room, before)
+                changed = not np.array_equal(buffer, before)
             else:
                 expected = before.copy()
-                _moved(view, room, expected)[...] = view
-                changed = not np.array_equal(room, expected)
+                _moved(view, buffer, expected)[...] = view
+                changed = not np.array_equal(buffer, expected)
             if changed:
                 what = "a refused call wrote into it" if refused else "memory outside was written"
                 raise Mismatch(check, f"`{name}`: {what if view is not None else 'it was written'}")
@@ -55,12 +55,12 @@ class Laid:
         return self.arrays[name] if name in self.updated else None
 
 
-def _moved(view: Any, room: Bytes, other: Bytes) -> Any:
-    """The view of `other` that `view` is of `room`."""
+def _moved(view: Any, buffer: Bytes, other: Bytes) -> Any:
+    """The view of `other` that `view` is of `buffer`."""
     if not view.size:
         return view
     words = view.view(f"u{view.itemsize}")
-    address = other.ctypes.data + view.ctypes.data - room.ctypes.data
+    address = other.ctypes.data + view.ctypes.data - buffer.ctypes.data
     facts = {**words.__array_interface__, "data": (address, False), "strides": view.strides}
     holder = type("Holder", (), {"__array_interface__": facts, "owner": other})()
     return np.asarray(holder).view(view.dtype)
@@ -84,16 +84,16 @@ def lay_out(
         how = how.forwards() if forwards else how
         if name in laid.updated and not fits(how, array.shape):
             how = Layout.plain(array.ndim)
-        room, laid.arrays[name] = put(memory, array, how)
-        laid.rooms[name], laid.blank[name] = room, room.copy()
+        buffer, laid.arrays[name] = put(memory, array, how)
+        laid.buffers[name], laid.blank[name] = buffer, buffer.copy()
     for position, (shape, dtype) in enumerate(_results(trial, call, want, given)):
         how = trial.layout("out", len(shape)).apart()
         how = how.forwards() if forwards else how
         how = how if fits(how, shape) else Layout.plain(len(shape))
-        room, view = place(memory, shape, dtype, how)
+        buffer, view = place(memory, shape, dtype, how)
         laid.outs.append(view)
-        laid.rooms[f"out.{position}"] = room
-        laid.blank[f"out.{position}"] = room.copy()
+        laid.buffers[f"out.{position}"] = buffer
+        laid.blank[f"out.{position}"] = buffer.copy()
     return laid
 
 

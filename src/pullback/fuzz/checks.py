@@ -301,9 +301,9 @@ def _workspace(chosen: Any, memory: Memory) -> Workspace:
     size = chosen.workspace_size
     if not size:
         return Workspace.NONE
-    room = -(-size // _ALIGNED) * _ALIGNED
-    data = memory.take(room, 0xFF)
-    start = data.size - room
+    buffer = -(-size // _ALIGNED) * _ALIGNED
+    data = memory.take(buffer, 0xFF)
+    start = data.size - buffer
     return Workspace.of(data[start : start + size])
 
 

@@ -79,11 +79,11 @@ def place(memory: Memory, shape: tuple[int, ...], dtype: Any, layout: Layout) ->
         ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
         first = -sum(end for end in ends if end < 0)
         span = first + sum(end for end in ends if end > 0) + 1
-    room = span * size
+    buffer = span * size
     # Inside, the buffer begins where no vector does.
-    data = memory.take(room + 3 * size if layout.place == "inside" else room, layout.poison)
-    start = {"end": data.size - room, "start": 0, "inside": 3 * size}[layout.place]
-    flat = data[start : start + room].view(dtype)
+    data = memory.take(buffer + 3 * size if layout.place == "inside" else buffer, layout.poison)
+    start = {"end": data.size - buffer, "start": 0, "inside": 3 * size}[layout.place]
+    flat = data[start : start + buffer].view(dtype)
     strides_in_bytes = tuple(s * size for s in strides)
     view = np.lib.stride_tricks.as_strided(flat[first:], shape, strides_in_bytes)
     return data, view

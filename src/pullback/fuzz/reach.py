@@ -20,9 +20,9 @@ def _empty(shape: tuple[int, ...], dtype: Any, layout: Layout) -> Any:
     strides = layout.strides(shape)
     ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True) if n]
     first = -sum(end for end in ends if end < 0)
-    room = np.empty(first + sum(end for end in ends if end > 0) + 1, dtype)
-    steps = tuple(s * room.itemsize for s in strides)
-    return np.lib.stride_tricks.as_strided(room[first:], shape, steps)
+    buffer = np.empty(first + sum(end for end in ends if end > 0) + 1, dtype)
+    steps = tuple(s * buffer.itemsize for s in strides)
+    return np.lib.stride_tricks.as_strided(buffer[first:], shape, steps)
 
 
 def phases(trial: Trial) -> Sequence[Any]:

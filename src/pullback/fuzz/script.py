@@ -14,9 +14,9 @@ _LAY = """\
 def lay(values, strides):  # the same values, so many elements apart
     back = sum((n - 1) * -s for n, s in zip(values.shape, strides) if s < 0 and n)
     reach = sum((n - 1) * abs(s) for n, s in zip(values.shape, strides) if n) + 1
-    room = np.full(reach * values.itemsize, 0xFF, np.uint8).view(values.dtype)
+    buffer = np.full(reach * values.itemsize, 0xFF, np.uint8).view(values.dtype)
     steps = [s * values.itemsize for s in strides]
-    view = np.lib.stride_tricks.as_strided(room[back:], values.shape, steps)
+    view = np.lib.stride_tricks.as_strided(buffer[back:], values.shape, steps)
     view[...] = values
     return view
 """

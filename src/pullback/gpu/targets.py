@@ -81,11 +81,11 @@ def build(step: Step, target: str) -> Resources:
 
 def remembered(step: Step, target: str) -> Resources:
     """The same, compiled only if Triton's cache folder does not know the answer yet."""
-    shelf = get_cache_manager(fingerprint(step, target))
-    path = shelf.get_file(_NOTE)
+    cache = get_cache_manager(fingerprint(step, target))
+    path = cache.get_file(_NOTE)
     if path is None:
         found = build(step, target)
-        shelf.put(json.dumps(asdict(found)), _NOTE, binary=False)
+        cache.put(json.dumps(asdict(found)), _NOTE, binary=False)
         return found
     return Resources(**json.loads(Path(path).read_text()))
 

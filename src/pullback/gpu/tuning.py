@@ -42,11 +42,11 @@ def warps_of(step: Step, arch: str) -> int:
 
 @cache
 def _measured(kind: str, arch: str) -> int | None:
-    path = _shelf(kind, arch).get_file(_NOTE)
+    path = _cache_of(kind, arch).get_file(_NOTE)
     return int(Path(path).read_text()) if path else None
 
 
-def _shelf(kind: str, arch: str) -> Any:
+def _cache_of(kind: str, arch: str) -> Any:
     known = "-".join((triton.__version__, arch, kind))
     return get_cache_manager(hashlib.sha256(known.encode()).hexdigest())
 
@@ -73,6 +73,6 @@ def tune(plan: Any, workspace: Any, args: Any, measure: Measure | None = None) -
             best = min(WARPS, key=partial(seconds, number))
             runner.warps[number] = found[kind_of(step)] = best
     for kind, best in found.items():
-        _shelf(kind, plan.sku.arch).put(str(best), _NOTE, binary=False)
+        _cache_of(kind, plan.sku.arch).put(str(best), _NOTE, binary=False)
     _measured.cache_clear()
     return found

@@ -119,12 +119,12 @@ def leaves_no_traces(subject: Subject, arguments: Arguments) -> None:
     plain = subject.answer(arguments)
     fenced = {k: _fenced(v, v)[1] if _is_array(v) else v for k, v in arguments.items()}
     before = {k: v.copy() for k, v in fenced.items() if _is_array(v)}
-    rooms, outs = zip(*(_fenced(np.full_like(a, poison(a)), a) for a in plain), strict=True)
+    buffers, outs = zip(*(_fenced(np.full_like(a, poison(a)), a) for a in plain), strict=True)
     subject.answer(fenced, out=outs if len(outs) > 1 else outs[0])
     for got, want in zip(outs, plain, strict=True):
         _expect(same_bits(got, want), subject, "elements left unwritten or written differently")
-    for room in rooms:
-        edges = np.concatenate([room[:GUARD], room[len(room) - GUARD :]])
+    for buffer in buffers:
+        edges = np.concatenate([buffer[:GUARD], buffer[len(buffer) - GUARD :]])
         _expect(_is_poisoned(edges), subject, "wrote out of bounds")
     for name, old in before.items():
         _expect(same_bits(fenced[name], old), subject, f"modified its input `{name}`")
@@ -140,10 +140,10 @@ def _is_poisoned(array: Any) -> bool:
 
 def _fenced(values: Any, like: Any) -> tuple[Any, Any]:
     """A buffer with poison on both sides, and the view of its middle that holds `values`."""
-    room = np.full(like.size + 2 * GUARD, poison(like), like.dtype)
-    view = room[GUARD : GUARD + like.size].reshape(like.shape)
+    buffer = np.full(like.size + 2 * GUARD, poison(like), like.dtype)
+    view = buffer[GUARD : GUARD + like.size].reshape(like.shape)
     view[...] = values
-    return room, view
+    return buffer, view
 
 
 def works_in_place(subject: Subject, arguments: Arguments) -> None:
