@@ -25,7 +25,7 @@ RANK = {package: rank for rank, package in enumerate((*ORDER, *ABOVE))}
 LAZY = {("plan", "cpu"), ("plan", "gpu"), ("plan", "frontends")}
 
 
-def _room(path: Path) -> str:
+def _package(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     return parts[0].removesuffix(".py")
 
@@ -42,7 +42,7 @@ def _imports(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_one_way(path: Path) -> None:
-    package = _room(path)
+    package = _package(path)
     if package not in RANK:
         return
     for name in _imports(path):
