@@ -10,14 +10,11 @@ run: $(VENV)/.core
 
 test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
-	$(BIN)/pullback fuzz --cases 10000 --seed 20 --jobs 2 $(OPEN)
+	$(BIN)/pullback fuzz --cases 10000 --seed 20 --jobs 2
 
 # The same suite without native shortcuts (docs/environment.md).
 test-safe: $(VENV)/.warm
 	PULLBACK_SAFE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
-
-# Ops with faults that the fuzzer has found and that are not mended yet: docs/fuzzing.md lists them.
-OPEN := --skip logcumsumexp_backward --skip lerp_backward --skip segment_mean
 
 # Random calls with a fixed seed: `make fuzz MINUTES=30 SEED=7` for more.
 MINUTES ?= 2

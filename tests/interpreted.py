@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from itertools import chain, islice
 from types import SimpleNamespace
@@ -49,8 +49,15 @@ class Interpreted(Subject):
         tensors = {slot.name: call.tensors.get(slot.name) for slot in plan.record.slots}
         for name, array in zip(call.returns, outs, strict=True):
             # A function's result may have more axes than the plan's, which folds them.
-            tensors[name] = TensorMut(array).folded(plan.record.slot(name).shape(call.descriptor))
+            tensors[name] = call.as_slot(name, TensorMut(array))
         return plan, tensors, outs
+
+    @cached_property
+    def variants(self) -> tuple[dict[str, Any], ...]:
+        """Of segments there are no positions on the GPU."""
+        found = super().variants
+        own = self.family == "segment"
+        return tuple(v for v in found if not (own and v.get("return_indices")))
 
     def steps(self, arguments: Arguments) -> list[Step]:
         """The launches that an answer takes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,14 @@ class OnGpu(Subject):
     def extended_cases(self) -> tuple[Case, ...]:
         """Not on a GPU: see docs/gpu.md."""
         return ()
+
+
+    @cached_property
+    def variants(self) -> tuple[dict[str, Any], ...]:
+        """Of segments there are no positions on the GPU."""
+        found = super().variants
+        own = self.family == "segment"
+        return tuple(v for v in found if not (own and v.get("return_indices")))
 
     def answer(self, arguments: Arguments, out: Any = None, **options: Any) -> tuple[Any, ...]:
         given = {name: _to_gpu(value) for name, value in arguments.items()}

@@ -11,7 +11,9 @@ import pytest
 import pullback as pb
 from pullback import IndexOutOfRange
 from pullback.contract.element import FLOATS, ElementKind
+from pullback.ops.scan import oracle
 from pullback.verify.laws import same_bits
+from pullback.verify.ulp import worst
 
 
 @pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
@@ -177,3 +179,89 @@ def test_lerp_backward_refuses_operands_of_another_dtype(name: str) -> None:
     operands[name] = np.ones(3, np.float16)
     with pytest.raises(pb.Unsupported, match=f"`{name}` must be float32"):
         pb.lerp_backward(np.ones(3, np.float32), 0.5, **operands)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_logcumsumexp_backward_keeps_the_digits_of_subnormal_gradients(dtype: Any) -> None:
+    least = ml_dtypes.finfo(dtype).smallest_subnormal
+    dy = (np.arange(1, 21) * 3).astype(dtype) * least
+    x = np.zeros(20, dtype)
+    x[0] = 20 if dtype == np.float16 else 60  # takes nearly all the weight
+    got = pb.logcumsumexp_backward(dy, x, pb.logcumsumexp(x))
+    total = dy.astype(np.longdouble).sum()
+    assert abs(got[0].astype(np.longdouble) - total) <= 3 * np.longdouble(least)
+    one = pb.logcumsumexp_backward(dy[:1], x[1:2], x[1:2])
+    assert one[0] == dy[0]
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, np.float64])
+def test_logcumsumexp_backward_of_the_largest_gradients_does_not_overflow_on_the_way(
+    dtype: Any,
+) -> None:
+    top = ml_dtypes.finfo(dtype).max
+    for n in (7, 64, 200):
+        x, dy = np.zeros((n, 3), dtype), np.full((n, 3), top, dtype)
+        dy[1::2, 0] *= -1  # sums of the last column are n times as large as its results may be
+        dy[n // 2 :, 1] = 0
+        y = pb.logcumsumexp(x, 0)
+        got = pb.logcumsumexp_backward(dy, x, y, 0)
+        want = oracle.logcumsumexp_backward(dy, x, None if dtype == ml_dtypes.bfloat16 else y, 0)
+        assert worst(got[:, :2], want[:, :2], np.longdouble(top)) <= 64
+        for axis_major in (np.asfortranarray, lambda a: np.repeat(a, 2, 0)[::2]):
+            relaid = pb.logcumsumexp_backward(axis_major(dy), axis_major(x), axis_major(y), 0)
+            assert same_bits(relaid, got)
+    x, dy = np.zeros(200, dtype), np.zeros(200, dtype)
+    x[-1], dy[-1] = (175 if dtype == ml_dtypes.bfloat16 else 174), top  # weights below 2^-250
+    y = pb.logcumsumexp(x)
+    got = pb.logcumsumexp_backward(dy, x, y).astype(np.longdouble)
+    want = np.exp(-np.longdouble(x[-1])) * np.longdouble(top)
+    np.testing.assert_allclose(got[:-1], want, rtol=float(ml_dtypes.finfo(dtype).eps) * 100)
+
+
+def test_logcumsumexp_backward_in_bf16_of_neighbours_that_are_far_apart() -> None:
+    x = np.array([1e38, 1.01e38], ml_dtypes.bfloat16)
+    assert x[0] != x[1]
+    dy = np.array([0, 3e38], ml_dtypes.bfloat16)
+    got = pb.logcumsumexp_backward(dy, x, x)
+    assert got[0] == 0
+    assert got[1] == dy[1]
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("rows", [3, 300, 1026])
+def test_segment_sums_that_leave_the_range_come_back(rows: int, dtype: Any) -> None:
+    top = ml_dtypes.finfo(dtype).max
+    x, ids = np.full((rows, 4), top, dtype), np.zeros(rows, np.int64)
+    x[1::2, 1] = -top
+    x[:, 2] = np.where(np.arange(rows) < rows // 3, top, -top / 2)
+    x[rows - 1, 3] = -np.inf
+    whole = x.astype(np.longdouble).sum(0)
+    size = np.longdouble(top) * rows
+    for form in ({}, {"indices_are_sorted": True}):
+        mean = pb.segment_mean(x, ids, 1, **form)[0]
+        assert worst(mean, whole / rows, np.longdouble(top)) <= 2
+        total = pb.segment_sum(x, ids, 1, **form)[0]
+        assert worst(total, whole, size) <= 2
+    twice = np.full(rows, 2, dtype)
+    bag = pb.embedding_bag(x, np.arange(rows), ids[:1], mode="sum", per_sample_weights=twice)
+    assert worst(bag[0], whole * 2, size * 2) <= 2
+    table = pb.embedding_backward(x, ids, 1, scale_grad_by_freq=True)
+    assert worst(table[0], whole / rows, np.longdouble(top)) <= 2
+    kept = np.full((1, 4), -top, dtype)
+    pb.embedding_backward(x, ids, 1, accumulate_into=kept)
+    assert worst(kept[0], whole - np.longdouble(top), size) <= 2
+
+
+def test_lerp_backward_sums_that_leave_the_range_of_f64_come_back() -> None:
+    top = np.finfo(np.float64).max
+    dy = np.full((6, 3), top)
+    dy[3:, 0] = -top
+    dy[5, 1] = -np.inf
+    for weight in (1.0, np.ones(3)):
+        db = pb.lerp_backward(dy, weight, np.zeros(3), np.zeros(3))[1]
+        assert (db == [0, -np.inf, np.inf]).all()
+    # b - a overflows, dy·(b - a) does not
+    for shape in ((3,), (6, 3)):
+        a, b = np.full((6, 3), -top), np.full((6, 3), top)
+        dweight = pb.lerp_backward(np.full((6, 3), 0.0625), np.ones(shape), a, b)[2]
+        assert (dweight == top / 8 * 6 ** (len(shape) == 1)).all()

@@ -43,6 +43,11 @@ def test_ulp_specials() -> None:
     got = np.array([1, INF, NAN, 0, INF, 1, NAN, -INF, 3], np.float32)
     want = [1 + 2**-23, 1e39, NAN, 2.0**-150, 3, NAN, 1, INF, 1e39]
     same(ulp_error(got, want), [1, 0, 0, 0.5, INF, INF, INF, INF, INF])
+    top = np.longdouble(np.finfo(np.float32).max)
+    step = np.longdouble(2) ** 104
+    got = np.array([INF, INF, -INF, top, top, -top, INF], np.float32)
+    want = [top, top - step, -top, top + step, INF, top, -top]
+    same(ulp_error(got, want), [1, 2, 1, 1, INF, 2**25 - 2, INF])
     assert worst(np.float32([2**-24]), np.longdouble([0]), scale=1) == 0.5
     assert worst(np.zeros(0, np.float32), np.zeros(0, np.longdouble)) == 0
     with pytest.raises(ValueError):

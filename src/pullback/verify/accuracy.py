@@ -107,9 +107,11 @@ class Bound:
     argument `weighted` is multiplied by weights one after the other, some large, some that vanish:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
     are not told apart, and what weights below the least number of the element would have added is
-    not missed. `divided`: the result is a sum divided by a count, and only the sum has to
-    fit. `squared` is an argument whose differences are squared in the accumulator: where that takes
-    them out of its range, the result is not held to anything."""
+    not missed. `divided`: the result is a sum divided by a count, and only the sum has to fit.
+    `any_sum`: sums have capacity for all there is, and nothing of that is excused. `zeroed`: +inf in
+    this argument makes the weight of others 0; times an infinite gradient that is NaN by IEEE 754,
+    or infinite, as the limit of large numbers is. `squared` is an argument whose differences are
+    squared in the accumulator: where that takes them out of its range, nothing is held."""
 
     ulps: float = 1.0
     scale: Scale = result
@@ -117,6 +119,8 @@ class Bound:
     weighted: str = ""
     divided: bool = False
     squared: str = ""
+    any_sum: bool = False
+    zeroed: str = ""
 
     def limit(self, array: Any) -> float:
         """Where the accumulator is no wider than the result, roundings add up along the axis."""
@@ -134,9 +138,9 @@ BOUNDS: dict[str, Bound] = {
     "cummax_backward": Bound(1, terms("dy")),
     "cummin_backward": Bound(1, terms("dy")),
     "logcumsumexp": Bound(2, one),
-    "logcumsumexp_backward": Bound(4, terms("dy"), weighted="dy"),
+    "logcumsumexp_backward": Bound(4, terms("dy"), any_sum=True, zeroed="x"),
     "lerp": Bound(3, terms("a", negated=("b", "weight"))),
-    "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight"))),
+    "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight")), any_sum=True),
     "softmax": Bound(4),
     "log_softmax": Bound(2, largest("x")),
     "sparsemax": Bound(2, one),
@@ -151,8 +155,8 @@ BOUNDS: dict[str, Bound] = {
         ("softmax_loss", "entmax15_loss", "sparsemax_loss", "entmax_loss"),
         Bound(2, of_losses, divided=True),
     ),
-    "segment_sum": Bound(1, terms("x")),
-    "segment_mean": Bound(2, terms("x"), divided=True),
+    "segment_sum": Bound(1, terms("x"), any_sum=True),
+    "segment_mean": Bound(2, terms("x"), any_sum=True),
     "segment_prod": Bound(4),
     "segment_prod_backward": Bound(4),
     "segment_softmax": Bound(4),
@@ -165,8 +169,8 @@ BOUNDS: dict[str, Bound] = {
     "segment_std": Bound(2, weighted="x", squared="x"),
     "segment_var_backward": Bound(4, largest_slope, weighted="x", squared="x"),
     "segment_std_backward": Bound(4, largest_slope, weighted="x", squared="x"),
-    "embedding_backward": Bound(2, terms("dout", "accumulate_into"), divided=True),
-    "embedding_bag": Bound(2, terms("weight", "per_sample_weights"), divided=True),
+    "embedding_backward": Bound(2, terms("dout", "accumulate_into"), any_sum=True),
+    "embedding_bag": Bound(2, terms("weight", "per_sample_weights"), any_sum=True),
     "embedding_bag_backward": Bound(
         2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
     ),
@@ -190,6 +194,9 @@ def excused(
     product does; and what products lost by underflow, times all that could have magnified it."""
     bound = bound_of(subject)
     element = next(ElementKind.of(v) for v in arguments.values() if _is_floating(v))
+    if bound.any_sum:
+        endless = bool(bound.zeroed) and bool(np.isposinf(arguments[bound.zeroed]).any())
+        return np.asarray(endless & ~np.isfinite(got) & ~np.isfinite(want))
     info = ml_dtypes.finfo(element.accumulator.dtype)
     top = np.longdouble(info.max)
     terms_of = _OF.get(bound.scale, tuple(arguments))
@@ -212,8 +219,9 @@ def excused(
         sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
         if bound.divided:
             count = max(v.size for v in arguments.values() if isinstance(v, np.ndarray))
-            near = (np.abs(want) <= top) & (np.abs(want) * count > top / 4)
+            near = (np.abs(want) <= top) & (sizes * count > top / 4)
             vague |= near & ~np.isfinite(got)
+            sizes, sums = sizes * count, sums * count
         # Terms of one sign overflow to their infinity or fit, whatever the order.
         larger, smaller = (sizes + np.abs(sums)) / 2, (sizes - np.abs(sums)) / 2
         sure = np.where(np.abs(sums) > top, smaller < top / 4, smaller <= 1e-9 * larger)

@@ -117,8 +117,8 @@ class Subject:
         return self.answer({k: v for k, v in arguments.items() if k in self.function.parameters})
 
     def takes(self, case: Case) -> bool:
-        """Whether this may be a case of the function: bags need offsets, scans and segments may have
-        them; those of losses have a target."""
+        """Whether this may be a case of the function: bags need offsets, scans and segments may
+        have them; those of losses have a target."""
         names = self.function.parameters
         if ("target" in case.arrays) != ("target" in names):
             return False

@@ -29,6 +29,7 @@ from pullback.ops.lerp.cpu_elementwise import (
 from pullback.tensor.layout import AxisLoops, Loops, merge
 
 STREAMED = 1 << 19  # bytes that are worth a fence
+SMALL = 2.0**-540  # times two factors of f64: a million million such terms have a finite sum
 
 
 # --- gradients summed back to the shapes of the operands --------------------------------------
@@ -36,8 +37,8 @@ STREAMED = 1 << 19  # bytes that are worth a fence
 # Words of one gradient: which one, number of kept loops and their extents, number of summed loops
 # and their extents, then for dy, weight, a, b and the gradient its strides along kept and summed
 # loops. The summed loops stay in the order of the axes, so that the order of addition follows from
-# the shapes alone. Sums are carried in f64 for every element,
-# with what rounding takes from them.
+# the shapes alone. Sums are carried in f64 for every element, with what rounding takes from them;
+# a sum of f64 that leaves the range is taken again, scaled down.
 
 _GRADIENT_OF_A, _GRADIENT_OF_B, _GRADIENT_OF_WEIGHT = 0, 1, 2
 
@@ -54,54 +55,83 @@ def _at(extents, strides, rank, index):
 
 
 @register_jitable
-def _term(task, which, at_dy, at_weight, at_a, at_b):
-    """One summand: (1 - w)·dy, w·dy or dy·(b - a), in f64."""
-    g = np.float64(read_wide(pointer(task, DY), at_dy))
+def _factors(task, which, at, scale):
+    """What is multiplied to a summand, in f64, both times `scale`: dy and 1 - w, w or b - a."""
+    at_dy, at_weight, at_a, at_b = at
+    g = scale * np.float64(read_wide(pointer(task, DY), at_dy))
     if which == _GRADIENT_OF_WEIGHT:
-        gap = np.float64(read_wide(pointer(task, OPERAND_B), at_b))
-        return g * (gap - np.float64(read_wide(pointer(task, OPERAND_A), at_a)))
+        gap = scale * np.float64(read_wide(pointer(task, OPERAND_B), at_b))
+        return g, gap - scale * np.float64(read_wide(pointer(task, OPERAND_A), at_a))
     if word(task, WEIGHT) == 0:
-        return g * real(task, TENSORS + GRADIENTS + which)
-    w = np.float64(read_wide(pointer(task, WEIGHT), at_weight))
-    return g * (1.0 - w) if which == _GRADIENT_OF_A else g * w
+        return g, scale * real(task, TENSORS + GRADIENTS + which)
+    w = scale * np.float64(read_wide(pointer(task, WEIGHT), at_weight))
+    return g, scale - w if which == _GRADIENT_OF_A else w
+
+
+@register_jitable
+def _term(task, which, at):
+    g, factor = _factors(task, which, at, 1.0)
+    return g * factor
+
+
+@register_jitable
+def _small_term(task, which, at):
+    """A summand times SMALL²: finite if what is multiplied is."""
+    v = _term(task, which, at)
+    if abs(v) < math.inf:
+        return v * SMALL * SMALL
+    g, factor = _factors(task, which, at, SMALL)
+    return g * factor if abs(g) < math.inf and abs(factor) < math.inf else v
 
 
 @register_jitable
 def _sum_back(task, lo, hi, which, target, at):
     w = words(task, word(task, at))
     kept = w[0]
+    extents = words(task, word(task, at) + 1)
+    width = kept + w[1 + kept]
+    places = words(task, word(task, at) + 2 + width + 4 * width)
+    out = pointer(task, target)
+    for item in range(lo, hi):
+        total = _total(task, which, at, item, _term)
+        if not abs(total) < math.inf:  # on the way to a sum that may be finite, or of another sign
+            total = _total(task, which, at, item, _small_term) / SMALL / SMALL
+        write(out, _at(extents, places, kept, item), scalar_wide(out, total))
+
+
+@register_jitable
+def _total(task, which, at, item, summand):
+    """The sum of summand(...) over the summed loops."""
+    w = words(task, word(task, at))
+    kept = w[0]
     summed = w[1 + kept]
     extents, inner = words(task, word(task, at) + 1), words(task, word(task, at) + 2 + kept)
+    width = kept + summed
+    first = word(task, at) + 2 + width
     count = 1
     for axis in range(summed):
         count *= inner[axis]
-    first = word(task, at) + 2 + kept + summed
-    width = kept + summed
-    out = pointer(task, target)
-    for item in range(lo, hi):
-        total, rest = -0.0, 0.0
-        for term in range(count):
-            v = _term(
-                task,
-                which,
-                _at(extents, words(task, first), kept, item)
-                + _at(inner, words(task, first + kept), summed, term),
-                _at(extents, words(task, first + width), kept, item)
-                + _at(inner, words(task, first + width + kept), summed, term),
-                _at(extents, words(task, first + 2 * width), kept, item)
-                + _at(inner, words(task, first + 2 * width + kept), summed, term),
-                _at(extents, words(task, first + 3 * width), kept, item)
-                + _at(inner, words(task, first + 3 * width + kept), summed, term),
-            )
-            grown = total + v
-            back = grown - total
-            rest += (total - (grown - back)) + (v - back)
-            total = grown
-        # No correction keeps the sign of a zero; an infinite sum has made it NaN.
-        if abs(rest) > 0.0 and abs(rest) < math.inf:
-            total += rest
-        place = _at(extents, words(task, first + 4 * width), kept, item)
-        write(out, place, scalar_wide(out, total))
+    total, rest = -0.0, 0.0
+    for term in range(count):
+        places = (
+            _at(extents, words(task, first), kept, item)
+            + _at(inner, words(task, first + kept), summed, term),
+            _at(extents, words(task, first + width), kept, item)
+            + _at(inner, words(task, first + width + kept), summed, term),
+            _at(extents, words(task, first + 2 * width), kept, item)
+            + _at(inner, words(task, first + 2 * width + kept), summed, term),
+            _at(extents, words(task, first + 3 * width), kept, item)
+            + _at(inner, words(task, first + 3 * width + kept), summed, term),
+        )
+        v = summand(task, which, places)
+        grown = total + v
+        back = grown - total
+        rest += (total - (grown - back)) + (v - back)
+        total = grown
+    # No correction keeps the sign of a zero; an infinite sum has made it NaN.
+    if abs(rest) > 0.0 and abs(rest) < math.inf:
+        total += rest
+    return total
 
 
 @kernel

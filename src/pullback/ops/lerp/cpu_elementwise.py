@@ -208,22 +208,33 @@ def lerp_backward(task, lo, hi):
 
 
 def by_gap(p, g, a, b):
-    """g·(b - a). By p's element: the gap of two bf16 may leave the range of f32, half of it not."""
+    """g·(b - a). By p's element: the gap of two bf16 may leave the range of f32, that of two f64
+    the range of f64; half of it does not."""
     raise NotImplementedError
 
 
+@inlined
 def _plain_gap(p, g, a, b):
     return g * (b - a)
 
 
+@inlined
 def _half_gap(p, g, a, b):
     half = like(a, 0.5)
     return g * (b * half - a * half) * like(a, 2.0)
 
 
+def _guarded_gap(p, g, a, b):
+    v, overflows = _plain_gap(p, g, a, b), ~(absolute(b - a) < INFINITY)
+    return select(overflows, _half_gap(p, g, a, b), v) if any_lane(overflows) else v
+
+
+_GAPS = {types.uint16: _half_gap, types.float64: _guarded_gap}
+
+
 @overload(by_gap, jit_options={"forceinline": True}, strict=False)
 def _by_gap(p, g, a, b):
-    return _half_gap if p.dtype == types.uint16 else _plain_gap
+    return _GAPS.get(p.dtype, _plain_gap)
 
 
 @inlined

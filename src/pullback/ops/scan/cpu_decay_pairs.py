@@ -38,6 +38,7 @@ from pullback.ops.scan.cpu_exponents import (
     limit_exponent,
     power,
     scaled,
+    scaled_far,
     smallest,
 )
 from pullback.ops.scan.cpu_logsumexp import as_wide
@@ -123,13 +124,13 @@ def reaches_infinity(p, y, reference, size, L):
 
 @inlined
 def weighted(p, t, k, x):
-    """t·2^k·e^x for a usual tile."""
+    """t·2^k·e^x for a usual tile, in f64: in f32 a subnormal result would be rounded twice."""
     m, j = exp_pair(p, maximum(x, -limit(x)))
-    return scaled(m * t, j + k)
+    return scaled(to_f64(m) * to_f64(t), to_f64(j) + to_f64(k))
 
 
-# Sums of f32 are those of a f32 whose exponent has no ends: f64, rounded as f32 would. In a block
-# so steep that no tile with it is usual they need not be, and stay f64.
+# All but f64 is computed as in a f32 whose exponent has no ends: f64, rounded as f32 would. In a
+# block so steep that no tile with it is usual sums need not be, and stay f64.
 
 STEEP = 80.0
 exponent_bits = per_type(0x7F800000, 0x7FF0000000000000)
@@ -138,14 +139,16 @@ reciprocal_bits = per_type(0x7F000000, 0x7FE0000000000000)
 
 @by_type
 def rounded(p, v, steep):
-    """v as the element's own precision has it."""
-    if p.dtype != types.float32:
+    """v as the precision of usual tiles has it."""
+    if p.dtype == types.float64:
         return lambda p, v, steep: v
 
     def as_f32(p, v, steep):
         bits = as_int(v) & exponent_bits(as_int(v))
         m = to_f64(to_f32(v * as_float(reciprocal_bits(bits) - bits)))
-        return select((absolute(v) < INFINITY) & (spread(steep, v) <= STEEP), m * as_float(bits), v)
+        return select(
+            (absolute(v) < INFINITY) & (spread(to_f64(steep), v) <= STEEP), m * as_float(bits), v
+        )
 
     return as_f32
 
@@ -159,9 +162,40 @@ def rounded_sum(p, m, k, n, j, steep):
 @inlined
 def added_exactly(m, k, n, j):
     """m·2^k + n·2^j where either number may be zero or tiny: then the other's power of two must
-    not be cut short, as it is in `added`."""
+    not be cut short, as it is in `added`. A zero has no exponent: what is next to it may be
+    subnormal, and would lose digits."""
+    k, j = select(m == 0, -infinite(k), k), select(n == 0, -infinite(j), j)
     top = maximum(k, j)
-    return scaled(m, k - top) + scaled(n, j - top), top
+    return scaled_far(m, k - top) + scaled_far(n, j - top), top
+
+
+# f64 has no wider type to be computed in. Gradients so large that sums of them might not fit are
+# made smaller; where a sum is out of range of the reference ahead, it stays with its own.
+
+LARGEST, SMALLER = 2.0**900, 100.0
+
+
+@by_type
+def product(p, g, m, j, steep):
+    """g·m·2^j as a number and an exponent."""
+    if p.dtype != types.float64:
+        return lambda p, g, m, j, steep: (rounded(p, g * m, steep), j)
+
+    def in_range(p, g, m, j, steep):
+        large = absolute(g) > LARGEST
+        return g * select(large, m * 2.0**-SMALLER, m), select(large, j + SMALLER, j)
+
+    return in_range
+
+
+@by_type
+def may_move(p, carried, t):
+    """Whether a sum, `carried`, may be told in terms of another reference, where it is t."""
+    if p.dtype != types.float64:
+        return lambda p, carried, t: t == t
+    return lambda p, carried, t: (
+        (carried == 0) | ((absolute(t) >= 1.0 / LARGEST) & (absolute(t) <= LARGEST))
+    )
 
 
 @inlined
@@ -194,20 +228,22 @@ def unusual_decay_tile(at, size, state, L):
     plus, minus = (j == -infinite(j)) & (m == m), (j == infinite(j)) & (m == m)
     m = select(plus, 1.0, select(minus, 0.0, m))
     steep = rise(j, L)
-    b, i = summed_up(p, rounded(p, g * m, steep), j, steep, L)
-    carried, after = added_exactly(t, to_f64(k), to_f64(last(b, L)), to_f64(last(i, L)))
-    t = rounded(p, as_wide(p, t), steep)
-    b, i = rounded_sum(p, spread(t, b), spread(k, b), b, i, steep)
-    b = one_nan(b)
     w, e = exponential_of(p, v)
     # The first +inf takes the weight of all that follow it.
     later = reaches_infinity(p, y, reference, size, L)
     w = select(plus, select(later, like(w, 0.0), 1.0), w)
     e = select(plus, infinite(e), e)
-    w = select(v == -INFINITY, 0.0, w)
-    store(dx, size, select(minus, 0.0, one_nan(scaled(w * b, e + i))), L)
+    w = to_f64(select(v == -INFINITY, 0.0, w))
+    b, i = product(p, to_f64(g), to_f64(m), to_f64(j), steep)
+    b, i = summed_up(p, b, i, steep, L)
+    carried, after = added_exactly(t, to_f64(k), last(b, L), last(i, L))
+    t, k = rounded(p, t, steep), to_f64(k)
+    b, i = rounded_sum(p, spread(t, b), spread(k, b), b, i, steep)
+    result = one_nan(scaled_far(w * one_nan(b), to_f64(e) + i))
+    store(dx, size, as_wide(p, select(minus, 0.0, result)), L)
     # The exponents only grow along this walk: the new reference lies ahead.
     center = last(j, L) + 0.5 * around(p)
-    usual = absolute(center) <= farthest_center(p, k)
-    t, k = carried * moving(after - to_f64(center)), as_wide(p, after)
-    return select(usual, t, carried), select(usual, center, k), select(usual, center, NAN)
+    t = carried * moving(after - to_f64(center))
+    usual = (absolute(center) <= farthest_center(p, center)) & may_move(p, carried, t)
+    k = select(usual, center, as_wide(p, after))
+    return select(usual, t, carried), k, select(usual, center, NAN)

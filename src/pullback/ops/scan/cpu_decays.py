@@ -79,6 +79,14 @@ def faint(v: Vec):
     return Vec(types.boolean, lanes)(v), emit
 
 
+@by_type
+def any_faint(p, v):
+    """Whether products of these gradients may be subnormal. Those of f16 are not."""
+    if p.dtype == types.int16:
+        return lambda p, v: False
+    return lambda p, v: any_lane(faint(v))
+
+
 @inlined
 def fits(p, t):
     size = absolute(t)
@@ -228,7 +236,7 @@ def summed_decays(at, tiles, states, first_cell, rooms, L):
         v, h = load_columns(group_at(at, g, W, L)[0], W, L), 2 * (g - begin)
         b = running(v * join(decays[h], decays[h + 1]), W)
         totals[g], sums[g] = last(b, W), b
-        if any_lane(faint(v)) or any_lane(not_le(absolute(last(b, W)), huge(p))):
+        if any_faint(p, v) or any_lane(not_le(absolute(last(b, W)), huge(p))):
             return False
     return True
 

@@ -48,11 +48,12 @@ limit = per_type(2.0**20, 2.0**50)
 limit_bits = per_type(0x49800000, 0x4310000000000000)
 limit_exponent = per_type(1512776.0, 1624361064268800.0)
 dropped_bits = per_type(16, 29)
-apart = per_type(256.0, 2048.0)
-INFINITE_F32 = 1512776.0 + 256.0 * ((0x7F800000 - 0x49800000) >> 16)
+# So far that the largest gradient times the power of two of one step is nothing.
+apart = per_type(512.0, 4096.0)
+INFINITE_F32 = 1512776.0 + 512.0 * ((0x7F800000 - 0x49800000) >> 16)
 infinite = per_type(
     INFINITE_F32,
-    1624361064268800.0 + 2048.0 * ((0x7FF0000000000000 - 0x4310000000000000) >> 29),
+    1624361064268800.0 + 4096.0 * ((0x7FF0000000000000 - 0x4310000000000000) >> 29),
 )
 smallest = per_type(-120.0, -1000.0)
 
@@ -162,6 +163,13 @@ def scaled(v, k):
     k = minimum(2 * bias(k), maximum(-2 * bias(k) + 4, k))
     part = (k * 0.5 + rounder(k)) - rounder(k)
     return v * power(part) * power(k - part)
+
+
+@inlined
+def scaled_far(v, k):
+    """The same where v is so large that 2^k may be smaller than `scaled` allows."""
+    far = k < -2 * bias(k) + 4
+    return scaled(select(far, v * 2.0**-60, v), select(far, k + 60.0, k))
 
 
 @inlined

@@ -31,6 +31,7 @@ from pullback.cpu.tiles import (
 )
 from pullback.cpu.vector import (
     absolute,
+    all_lanes,
     any_lane,
     half,
     join,
@@ -57,6 +58,7 @@ from pullback.ops.scan.cpu_columns import (
     zero_tile,
 )
 from pullback.ops.scan.cpu_decay_pairs import first_state, moving, unusual_decay_tile, weighted
+from pullback.ops.scan.cpu_decays import any_faint, fits
 from pullback.ops.scan.cpu_exponents import exp_near, ln2, parts, power
 from pullback.ops.scan.cpu_logsumexp import (
     below,
@@ -229,10 +231,10 @@ def summed_decays(at, tiles, here, kept, rooms, L):
     for g in range(tiles):
         t = here + g
         ask_to_write(group_at((at[1],), g, W, L)[0], g, W, L)
-        b = load_columns(group_at((at[0],), g, W, L)[0], W, L) * sums[t]
-        b = running(mirrored(b, W), W)
+        v = load_columns(group_at((at[0],), g, W, L)[0], W, L)
+        b = running(mirrored(v * sums[t], W), W)
         totals[t], sums[t] = last(b, W), mirrored(b, W)
-        if any_lane(not_le(absolute(totals[t]), HUGE)):
+        if any_faint(p, v) or any_lane(not_le(absolute(totals[t]), HUGE)):
             return False
     return True
 
@@ -255,7 +257,7 @@ def gradients(at, tiles, here, kept, later, rooms, L):
         b = spread(entered[t], e) + sums[t]
         if any_lane(e < TINY):
             r = weighted(p, b, spread(-(after[2] + scale), e), load_columns(x, W, L))
-            store_columns(dx, r, L)
+            store_columns(dx, to_f32(r), L)
         else:
             store_columns(dx, b * e, L)
 
@@ -266,7 +268,7 @@ def usual_group(at, tiles, here, kept, later, rooms, L):
     states after it on."""
     p = at[2][0]
     for g in range(tiles if L > 1 else 1):
-        if any_lane(not_le(absolute(moved_decay(p, later[g], kept[g])), HUGE)):
+        if not all_lanes(fits(p, moved_decay(p, later[g], kept[g]))):
             return False
     if not summed_decays(at, tiles, here, kept, rooms, L):
         return False

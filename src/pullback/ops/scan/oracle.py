@@ -197,8 +197,11 @@ cummin, cummin_backward = _extremum(-1)
 
 
 def _ratio(a: Wide, b: Wide) -> Wide:
-    """exp(a)/exp(b), where equal infinities are equal."""
-    return np.asarray(np.where(a == b, np.longdouble(1), np.exp(a - b)))
+    """exp(a)/exp(b), where equal infinities are equal. Only that of -inf is 0: what underflows is
+    still a weight, and an infinite gradient times it is infinite."""
+    powers = np.where(a == b, np.longdouble(1), np.exp(a - b))
+    least = np.finfo(np.longdouble).smallest_normal  # a part of it is not 0 either
+    return np.asarray(np.where((powers == 0) & np.isfinite(a - b), least, powers))
 
 
 def _log_sums(rows: Wide) -> tuple[Wide, Wide]:

@@ -2,6 +2,11 @@
 
 A block of rows is added in order, in the wide type; f64 has none, so it carries the rounding error
 beside the sum. Blocks of long segments leave partial sums that a second phase adds in order.
+
+The wide type of bf16, f32, has no wider range, and f64 has no wide type. Columns whose sum is not
+finite there are added again in f64, those of f64 times SMALL: later terms, or what the sum is
+divided by, may bring it back, and an infinity may be of the other sign. A partial sum of f64 times
+SMALL has NaN in place of its correction.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from pullback.cpu.memory import (
     on_stack,
     put_first,
 )
-from pullback.cpu.vector import absolute, like, select, splat, to_f64
+from pullback.cpu.tiles import by_type
+from pullback.cpu.vector import absolute, any_lane, is_nan, like, select, splat, to_f64
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed
 from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
 from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
@@ -43,8 +49,9 @@ from pullback.ops.segment.cpu_words import (
     scratch,
 )
 
-INFINITY = math.inf
+INFINITY, NAN = math.inf, math.nan
 PARTS = 2  # a partial sum and its correction
+SMALL = 2.0**-64
 
 
 def plus(p, total, rest, v):
@@ -100,14 +107,50 @@ def nothing(p, n):
     return filled_wide(p, -0.0, n), filled_wide(p, -0.0, n)
 
 
+@by_type
+def like_sum(v, total):
+    """v in the type of a sum."""
+    return (lambda v, total: v) if v.dtype == total.dtype else (lambda v, total: to_f64(v))
+
+
 @inlined
-def finish(task, target, at, along, count, n, total, size):
-    """Write the sum of a strip: divided, added to what is there, as the plan says."""
+def finished(task, target, at, along, count, n, total, size, unit):
+    """The sum of a strip: divided, added to what is there times `unit`, as the plan says."""
     if word(task, DIVIDE):
         total = total / like(total, size)
     if word(task, ACCUMULATE):
-        total = load_wide(target, at, along, count, n) + total
-    store(task, target, at, along, count, n, total)
+        total = like_sum(load_wide(target, at, along, count, n), total) * unit + total
+    return total
+
+
+@by_type
+def finish(task, target, at, along, count, n, total, wider, size):
+    """Write the sum of a strip; `wider` is the same where `total` is not finite, or None."""
+
+    def plainly(task, target, at, along, count, n, total, wider, size):
+        v = finished(task, target, at, along, count, n, total, size, 1.0)
+        store(task, target, at, along, count, n, v)
+
+    def as_wider_has_it(task, target, at, along, count, n, total, wider, size):
+        v = finished(task, target, at, along, count, n, total, size, 1.0)
+        if any_lane(is_endless(total)):
+            w = finished(task, target, at, along, count, n, wider, size, unit_of(target))
+            w = as_wide(target, w * (1.0 / unit_of(target)))
+            v = select(is_endless(total), w, v)
+        store(task, target, at, along, count, n, v)
+
+    return plainly if isinstance(wider, types.NoneType) else as_wider_has_it
+
+
+@by_type
+def unit_of(p):
+    """What wider sums are multiplied by."""
+    return (lambda p: SMALL) if p.dtype == types.float64 else (lambda p: 1.0)
+
+
+@inlined
+def is_endless(total):
+    return ~(absolute(total) < INFINITY)
 
 
 @inlined
@@ -118,11 +161,11 @@ def finish_empty(task, target, at, along, count, n):
 
 
 @inlined
-def write_sum(task, target, s, at, along, count, n, total, kept):
+def write_sum(task, target, s, at, along, count, n, total, wider, kept):
     """A finished strip; a segment that kept nothing is empty."""
     where = s * word(task, SEGMENT_ROW) + at[1]
     if kept > 0:
-        finish(task, target, where, along[1], count, n, total, kept)
+        finish(task, target, where, along[1], count, n, total, wider, kept)
     else:
         finish_empty(task, target, where, along[1], count, n)
 
@@ -132,10 +175,51 @@ def scaled(v, scale, scaling):
     return v * scale if scaling == BY_WEIGHT else v / scale
 
 
+@by_type
+def summed_again(source, lists, scaling, at, along, count, n, kept, total):
+    """The wider sum where `total` is not finite; None for elements whose sums have a wide range."""
+    if source.dtype not in (types.uint16, types.float64):
+        return lambda source, lists, scaling, at, along, count, n, kept, total: None
+
+    def in_f64(source, lists, scaling, at, along, count, n, kept, total):
+        again = to_f64(total)
+        if any_lane(is_endless(total)):
+            places, scales = lists
+            again = splat(-0.0, n)
+            for j in range(kept):
+                v = to_f64(load_wide(source, places[j] + at, along, count, n))
+                if scaling != UNSCALED:
+                    u, v = v * unit_of(source), scaled(v, like(v, scales[j]), scaling)
+                    u = scaled(u, like(v, scales[j]), scaling)
+                    again += select(is_endless(v) & ~is_endless(u), u, v * unit_of(source))
+                else:
+                    again += v * unit_of(source)
+        return again
+
+    return in_f64
+
+
+@by_type
+def in_part(p, total, rest, wider):
+    """What is kept of a block's sum and its correction."""
+    if isinstance(wider, types.NoneType):
+        return lambda p, total, rest, wider: (to_f64(total), to_f64(finite_rest(rest)))
+    if p.dtype != types.float64:
+        return lambda p, total, rest, wider: (
+            select(is_endless(total), wider, to_f64(total)),
+            to_f64(finite_rest(rest)),
+        )
+    return lambda p, total, rest, wider: (
+        select(is_endless(total), wider, total),
+        select(is_endless(total), NAN, finite_rest(rest)),
+    )
+
+
 @inlined
 def sum_strip(task, state, block, at, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
-    source, (places, scales), target, scaling = state
+    source, lists, target, scaling = state
+    places, scales = lists
     s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
     # Two loops: a choice within would push the sums out of registers, row by row.
@@ -150,27 +234,27 @@ def sum_strip(task, state, block, at, along, column, count, n):
             v = load_wide(source, places[j] + at[0], along[0], count, n)
             v = scaled(v, like(v, scales[j]), scaling)
             total, rest = plus(source, total, rest, v)
+    wider = summed_again(source, lists, scaling, at[0], along[0], count, n, kept, total)
     if slot < 0:
-        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), kept)
+        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), wider, kept)
     else:
-        keep_partial(task, PARTS * slot, column, count, total, rest)
+        keep_partial(task, PARTS * slot, column, count, *in_part(source, total, rest, wider))
 
 
 @inlined
 def keep_partial(task, part, column, count, total, rest):
     partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
-    put_first(partials, part * columns + column, 1, count, to_f64(total))
-    put_first(partials, (part + 1) * columns + column, 1, count, to_f64(finite_rest(rest)))
+    put_first(partials, part * columns + column, 1, count, total)
+    put_first(partials, (part + 1) * columns + column, 1, count, rest)
 
 
 @inlined
-def add_partial(task, target, part, column, count, n, total, rest):
+def partial(task, part, column, count, n):
+    """A partial sum and its correction."""
     partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
     none = splat(-0.0, n)
     v = get_first(partials, part * columns + column, 1, count, none)
-    total, rest = plus(target, total, rest, v)
-    v = get_first(partials, (part + 1) * columns + column, 1, count, none)
-    return plus(target, total, rest, v)
+    return v, get_first(partials, (part + 1) * columns + column, 1, count, none)
 
 
 @kernel
@@ -182,16 +266,41 @@ def sum_segments(task, lo, hi):
     over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 
+@by_type
+def combined_again(task, target, slots, column, count, n, total, rest):
+    """The wider sum of partial sums where that is not finite, or not told by `total`."""
+    if target.dtype not in (types.uint16, types.float64):
+        return lambda task, target, slots, column, count, n, total, rest: (total, None)
+    if target.dtype == types.uint16:
+        return lambda task, target, slots, column, count, n, total, rest: (total, total)
+
+    def scaled_down(task, target, slots, column, count, n, total, rest):
+        lost = is_endless(total) | is_nan(rest)
+        again = total
+        if any_lane(lost):
+            again = splat(-0.0, n)
+            for k in range(slots[0], slots[1]):
+                v, r = partial(task, PARTS * k, column, count, n)
+                again += select(is_nan(r), v, v * SMALL + r * SMALL)
+        return select(lost, INFINITY, total), again
+
+    return scaled_down
+
+
 @inlined
 def combine_strip(task, target, block, at, along, column, count, n):
     s, slot, blocks, _ = block
     total, rest, kept = splat(-0.0, n), splat(-0.0, n), 0
     kept_of = as_i64_pointer(scratch(task, KEPT_AT))
     for k in range(slot, slot + blocks):
-        total, rest = add_partial(task, target, PARTS * k, column, count, n, total, rest)
+        v, r = partial(task, PARTS * k, column, count, n)
+        total, rest = plus(target, total, rest, v)
+        total, rest = plus(target, total, rest, r)
         kept += kept_of[k]
-    whole = as_wide(target, summed(target, total, rest))
-    write_sum(task, target, s, at, along, count, n, whole, kept)
+    slots = slot, slot + blocks
+    found, wider = combined_again(task, target, slots, column, count, n, total, rest)
+    whole = as_wide(target, summed(target, found, rest))
+    write_sum(task, target, s, at, along, count, n, whole, wider, kept)
 
 
 @kernel
