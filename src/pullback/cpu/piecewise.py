@@ -1,7 +1,7 @@
 """Kernels of plain scans, run on each piece of a line by itself (contract/extension).
 
-Items are those of the plain kernel times the pieces. The kernel gets a block of words of its own, in
-which a line is the piece. Words of an extended program, from where word EXTENSION says, are below.
+Items are those of the plain kernel times the pieces. The kernel gets a block of words of its own,
+in which a line is the piece. Words of an extended program begin where word EXTENSION says.
 """
 
 from collections.abc import Callable
