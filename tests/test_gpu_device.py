@@ -47,7 +47,6 @@ class OnGpu(Subject):
         """Not on a GPU: see docs/gpu.md."""
         return ()
 
-
     @cached_property
     def variants(self) -> tuple[dict[str, Any], ...]:
         """Of segments there are no positions on the GPU."""

@@ -108,7 +108,7 @@ class Bound:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
     are not told apart, and what weights below the least number of the element would have added is
     not missed. `divided`: the result is a sum divided by a count, and only the sum has to fit.
-    `any_sum`: sums have capacity for all there is, and nothing of that is excused. `zeroed`: +inf in
+    `any_sum`: sums hold all there is, and nothing of that is excused. `zeroed`: +inf in
     this argument makes the weight of others 0; times an infinite gradient that is NaN by IEEE 754,
     or infinite, as the limit of large numbers is. `squared` is an argument whose differences are
     squared in the accumulator: where that takes them out of its range, nothing is held."""
