@@ -100,6 +100,19 @@ def _full_segments(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("borders", {"x": _apart(rng, 2, 7, 1) / 4, **arrays}, options)
 
 
+def _gathered(rng: np.random.Generator) -> Iterator[Case]:
+    at, ids = np.array([4, 1, 1, 3, 0, 4, 2, -1]), np.array([2, 0, 2, 1, 0, 5, -1, 1])
+    rows = {"x": _apart(rng, 5, 2), "dy": rng.standard_normal((6, 2)), "gather_ids": at}
+    for reduce in ("sum", "mean", "max", "min"):
+        known = {"reduce": reduce, "num_segments": 6}
+        yield Case(reduce, {**rows, "segment_ids": ids}, known)
+    weights = rng.standard_normal(8)
+    yield Case("weighted", {**rows, "segment_ids": ids, "weights": weights}, {"num_segments": 6})
+    borders = {"offsets": np.array([0, 3, 3, 4, 4, 7, 8]), "gather_ids": np.abs(at)}
+    known = {"reduce": "max", "num_segments": 6}
+    yield Case("borders", {**rows, **borders}, known)
+
+
 def _segment_maps(rng: np.random.Generator) -> Iterator[Case]:
     """The same segments with a gradient for each row."""
     for case in _full_segments(rng):
@@ -148,6 +161,7 @@ _CASES = {
     "segment": _segment,
     "segment_softmax": _segment_maps,
     "segment_statistics": _full_segments,
+    "segment_gather": _gathered,
     "embedding": _embedding,
 }
 

@@ -17,6 +17,7 @@ FORWARDS = {
     "segment": tuple(f"segment_{r}" for r in ("sum", "mean", "max", "min", "prod")),
     "segment_softmax": ("segment_softmax", "segment_log_softmax"),
     "segment_statistics": ("segment_logsumexp", "segment_var", "segment_std"),
+    "segment_gather": ("gather_segment_reduce",),
     "embedding": ("embedding", "embedding_bag"),
 }
 

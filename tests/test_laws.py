@@ -192,6 +192,18 @@ def _smooth_segment_maps(rng: np.random.Generator) -> list[Case]:
     return found
 
 
+def _smooth_gathered(rng: np.random.Generator) -> list[Case]:
+    at, ids = rng.integers(0, 6, 20), rng.integers(0, 6, 20)
+    at[2], ids[3] = -1, -1
+    data = {"x": rng.standard_normal((6, 3)), "dy": rng.standard_normal((7, 3)), "gather_ids": at}
+    found = [
+        Case(reduce, {**data, "segment_ids": ids}, {"reduce": reduce, "num_segments": 7})
+        for reduce in ("sum", "mean", "max", "min")
+    ]
+    weighted = {**data, "segment_ids": ids, "weights": rng.standard_normal(20)}
+    return [*found, Case("weighted", weighted, {"num_segments": 7})]
+
+
 def _smooth_embedding(rng: np.random.Generator) -> list[Case]:
     indices = rng.integers(0, 6, 20)
     data = {"weight": rng.standard_normal((6, 3)), "indices": indices}
@@ -232,5 +244,6 @@ SMOOTH = {
     "segment": _smooth_segment,
     "segment_softmax": _smooth_segment_maps,
     "segment_statistics": _smooth_segment,
+    "segment_gather": _smooth_gathered,
     "embedding": _smooth_embedding,
 }

@@ -85,6 +85,13 @@ from pullback.ops.scan.contract import ScanDescriptor as ScanDescriptor
 from pullback.ops.scan.contract import ScanPlan as ScanPlan
 from pullback.ops.segment.index import SegmentIndex as SegmentIndex
 from pullback.ops.segment.index import prepare_segments as prepare_segments
+from pullback.ops.segment_gather.contract import GatherReduceKind as GatherReduceKind
+from pullback.ops.segment_gather.contract import GatherSegmentReduceArgs as GatherSegmentReduceArgs
+from pullback.ops.segment_gather.contract import GatherSegmentReduceBackwardArgs as GatherSegmentReduceBackwardArgs
+from pullback.ops.segment_gather.contract import GatherSegmentReduceBackwardDescriptor as GatherSegmentReduceBackwardDescriptor
+from pullback.ops.segment_gather.contract import GatherSegmentReduceBackwardPlan as GatherSegmentReduceBackwardPlan
+from pullback.ops.segment_gather.contract import GatherSegmentReduceDescriptor as GatherSegmentReduceDescriptor
+from pullback.ops.segment_gather.contract import GatherSegmentReducePlan as GatherSegmentReducePlan
 from pullback.ops.segment_softmax.contract import SegmentSoftmaxArgs as SegmentSoftmaxArgs
 from pullback.ops.segment_softmax.contract import SegmentSoftmaxBackwardArgs as SegmentSoftmaxBackwardArgs
 from pullback.ops.segment_softmax.contract import SegmentSoftmaxBackwardDescriptor as SegmentSoftmaxBackwardDescriptor
@@ -606,6 +613,45 @@ def entmax_loss_backward(
     *,
     out: Any = None,
 ) -> Array: ...
+def gather_segment_reduce(
+    x: Array,
+    gather_ids: Any,
+    segment_ids: Any | None = None,
+    num_segments: int | None = None,
+    *,
+    reduce: str | GatherReduceKind = 'sum',
+    weights: Array | None = None,
+    offsets: Any | None = None,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def gather_segment_reduce_backward(
+    dy: Array,
+    x: Array,
+    gather_ids: Any,
+    segment_ids: Any | None = None,
+    *,
+    reduce: str | GatherReduceKind = 'sum',
+    weights: Array | None = None,
+    offsets: Any | None = None,
+    indices_are_sorted: bool = False,
+    ties: str | TieRule = 'first',
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
+def gather_segment_reduce_weights_backward(
+    dy: Array,
+    x: Array,
+    gather_ids: Any,
+    segment_ids: Any | None = None,
+    *,
+    offsets: Any | None = None,
+    indices_are_sorted: bool = False,
+    out_of_range: str | IndexPolicy = 'error',
+    out: Any = None,
+) -> Array: ...
 def lerp(
     a: Array,
     b: Array,
@@ -1114,6 +1160,13 @@ __all__ = [
     "EntmaxDescriptor",
     "EntmaxKind",
     "EntmaxPlan",
+    "GatherReduceKind",
+    "GatherSegmentReduceArgs",
+    "GatherSegmentReduceBackwardArgs",
+    "GatherSegmentReduceBackwardDescriptor",
+    "GatherSegmentReduceBackwardPlan",
+    "GatherSegmentReduceDescriptor",
+    "GatherSegmentReducePlan",
     "IndexElementKind",
     "IndexOutOfRange",
     "IndexPolicy",
@@ -1279,6 +1332,9 @@ __all__ = [
     "entmax_backward",
     "entmax_loss",
     "entmax_loss_backward",
+    "gather_segment_reduce",
+    "gather_segment_reduce_backward",
+    "gather_segment_reduce_weights_backward",
     "get_num_threads",
     "lerp",
     "lerp_backward",

@@ -53,8 +53,11 @@ class Subject:
     def forward(self) -> Subject | None:
         """The function this one is the backward of."""
         base, found, _ = self.name.partition("_backward")
-        base = "embedding_bag" if base == "embedding_bag_per_sample_weights" else base
-        return subjects()[base] if found else None
+        if not found:
+            return None
+        while base not in subjects():  # the gradient of one argument is named after it
+            base = base.rpartition("_")[0]
+        return subjects()[base]
 
     @cached_property
     def oracle(self) -> Any:
