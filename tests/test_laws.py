@@ -128,6 +128,8 @@ def test_is_the_adjoint(subject: Subject) -> None:
             forward = subject.forward.arguments(case, ElementKind.F64, ElementKind.I64, variant)
             if arguments is None or forward is None or variant.get("scale_grad_by_freq"):
                 continue
+            if any(name not in forward for name in laws.differentiated(subject, arguments)):
+                continue
             laws.is_the_adjoint(subject, arguments, forward)
             count += 1
     assert count > 0

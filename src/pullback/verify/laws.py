@@ -242,10 +242,9 @@ def is_the_adjoint(subject: Subject, arguments: Arguments, forward: Arguments) -
     """<dy, F'v> = <F*dy, v>, with F' by central differences of the oracle in high precision."""
     assert subject.forward is not None
     dy = arguments[_first_tensor(subject)].astype(np.longdouble)
-    returns = subject.function.body(**subject.function.views(arguments)).returns
     rng = np.random.default_rng(7)
-    for result, gradient in zip(returns, subject.answer(arguments), strict=True):
-        name = _differentiated(subject.forward, result)
+    names = differentiated(subject, arguments)
+    for name, gradient in zip(names, subject.answer(arguments), strict=True):
         at = forward[name].astype(np.longdouble)
         v = rng.standard_normal(at.shape)
         step = np.longdouble(1e-6)
@@ -259,6 +258,13 @@ def is_the_adjoint(subject: Subject, arguments: Arguments, forward: Arguments) -
         _expect(
             error <= 1e-8 * max(size, 1e-3), subject, f"<F*dy, v> = {ours}, <dy, F'v> = {numeric}"
         )
+
+
+def differentiated(subject: Subject, arguments: Arguments) -> list[str]:
+    """Which tensors of the forward the results of a backward are the gradients of."""
+    assert subject.forward is not None
+    call = subject.function.body(**subject.function.views(arguments))
+    return [_differentiated(subject.forward, result) for result in call.returns]
 
 
 def _differentiated(forward: Subject, gradient: str) -> str:

@@ -133,7 +133,7 @@ def _resolving(values: Values, desc: Any, ids: TensorRef, gather: TensorRef) -> 
     values[resolve.GATHER_STEP] = gather.strides[0]
     if desc.borders:
         values[at.OFFSETS_STEP] = ids.strides[0]
-        first = (
+        first: tuple[Phase, ...] = (
             Phase(borders.take_borders, values[at.BAG_CHUNKS], 1, **_ANY, index=ids.element),
             Phase(borders.judge_borders, 1, 1, **_ANY, **_I64),
             Phase(resolve.spread_borders, desc.num_segments, grain_for(64), **_ANY, **_I64),
@@ -151,7 +151,7 @@ def _resolving(values: Values, desc: Any, ids: TensorRef, gather: TensorRef) -> 
 
 
 def _sorted(values: Values) -> tuple[Phase, ...]:
-    return tuple(replace(phase, **_I64) for phase in sort_phases(values))
+    return tuple(replace(phase, index=ElementKind.I64) for phase in sort_phases(values))
 
 
 def _grouped(values: Values, desc: Any) -> tuple[Phase, ...]:
@@ -161,7 +161,7 @@ def _grouped(values: Values, desc: Any) -> tuple[Phase, ...]:
         return take, *_sorted(values)
     if desc.borders:
         return (take,)  # whose borders are known
-    return take, *(replace(phase, **_I64) for phase in border_phases(values))
+    return take, *(replace(phase, index=ElementKind.I64) for phase in border_phases(values))
 
 
 def _contiguous(count: int) -> Loops:
