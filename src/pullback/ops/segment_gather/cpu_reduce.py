@@ -36,7 +36,15 @@ from pullback.ops.segment.cpu_extremum import (
 from pullback.ops.segment.cpu_list import fetch_listed
 from pullback.ops.segment.cpu_strip import as_wide, lanes, load, load_wide, sum_lanes
 from pullback.ops.segment.cpu_sum import PARTS as SUM_PARTS
-from pullback.ops.segment.cpu_sum import keep_partial, nothing, plus, sum_strip, summed, write_sum
+from pullback.ops.segment.cpu_sum import (
+    in_part,
+    keep_partial,
+    nothing,
+    plus,
+    sum_strip,
+    summed,
+    write_sum,
+)
 from pullback.ops.segment.cpu_walk import (
     columns_of,
     over_columns,
@@ -264,9 +272,9 @@ def _gradient_strip(task, state, block, at, along, column, count, n):
             g = _won(task, source, here, positions[j], g, count, n)
         total, rest = plus(source, total, rest, g)
     if slot < 0:
-        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), kept)
+        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), None, kept)
     else:
-        keep_partial(task, SUM_PARTS * slot, column, count, total, rest)
+        keep_partial(task, SUM_PARTS * slot, column, count, *in_part(source, total, rest, None))
 
 
 @kernel
