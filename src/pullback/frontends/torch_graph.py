@@ -47,8 +47,9 @@ def _with_ids(node: Callable[..., Any], places: tuple[int, ...]) -> Callable[...
 
 for _function in FUNCTIONS.values():
     _function.graphed = _node(_function)
-    if _function.indices:
-        _places = tuple(map(_function.parameters.index, _function.indices))
+    _bundled = _function.indices - {"offsets"}  # which are always a tensor
+    if _bundled:
+        _places = tuple(map(_function.parameters.index, _bundled))
         _function.graphed = _with_ids(_function.graphed, _places)
 
 

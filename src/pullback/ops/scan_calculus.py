@@ -82,13 +82,17 @@ class Order:
             edge = self.xp.full_like(values, identity)
         else:
             edge = self.of_pieces(self.initial)
-        return self.xp.where(self._is_first(), edge, found)
+        return self.xp.where(self._is_first(values), edge, found)
 
-    def _is_first(self) -> Array:
-        if self.ids is not None:
-            return self._edge(True)
-        at = self.xp.arange(self.steps, self.initial)
-        found = at == (self.steps - 1 if self.reverse else 0)
+    def _is_first(self, like: Array) -> Array:
+        return self._edge(True) if self.ids is not None else self._at(like, not self.reverse)
+
+    def _is_last(self, like: Array) -> Array:
+        return self._edge(False) if self.ids is not None else self._at(like, self.reverse)
+
+    def _at(self, like: Array, begin: bool) -> Array:
+        """Which step is at the begin of the axis, or at its end."""
+        found = self.xp.arange(self.steps, like) == (0 if begin else self.steps - 1)
         return found.reshape((1,) * self.axis + (self.steps,) + (1,) * (self.rank - 1 - self.axis))
 
     def after(self, values: Array, last: float) -> Array:
@@ -99,8 +103,20 @@ class Order:
         return self.xp.where(self._edge(False), self.xp.full_like(values, last), found)
 
     def entering(self, result: Array, identity: float) -> Array:
-        """S[j], from the results."""
-        return result if self.exclusive else self.before(result, identity)
+        """S[j], from the results; where nothing comes before, the identity, whatever was given."""
+        if not self.exclusive:
+            return self.before(result, identity)
+        if self.initial is not None:
+            return result
+        first = self.xp.full_like(result, identity)
+        return self.xp.where(self._is_first(result), first, result) if self.rank else first
+
+    def following(self, values: Array, last: Array) -> Array:
+        """Of each step the value of the one after it; of the last that of another array."""
+        if not self.rank:
+            return last
+        found = previous(self.xp, values, self.axis, not self.reverse, 0.0)
+        return self.xp.where(self._is_last(values), last, found)
 
     # --- sums over pieces --------------------------------------------------------------------
 

@@ -151,7 +151,9 @@ def _shares(xp: Arrays, order: Order, x: Array, y: Array) -> tuple[Array, Array]
     before, now = order.entering(y, -INF), y
     if order.exclusive:
         options: Options = {"reverse": order.reverse, "initial": order.initial}
-        now = logcumsumexp(x, order.axis, offsets=order.offsets, **options)
+        # What the last element adds no result shows: it is no variable.
+        whole = logcumsumexp(x, order.axis, offsets=order.offsets, **options)
+        now = order.following(y, xp.constant(whole))
     # Infinities tie: the first one outweighs all, later ones included.
     return xp.where(before == INF, 0.0, _ratio(xp, x, now)), _ratio(xp, before, now)
 
