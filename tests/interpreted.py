@@ -87,9 +87,10 @@ class Interpreted(Subject):
 
 def equals_the_oracle(subject: Subject, arguments: Arguments) -> float:
     """The law, but for what docs/gpu.md excepts: chunks of a row are multiplied before it is known
-    what with, so that past an infinite or too large factor NaN stands for an infinity."""
+    what with, so that NaN may stand for an infinity where a factor is infinite, and only there."""
     answers = subject.answer(arguments)
-    if bound_of(subject).factors:
+    factors = [arguments[name] for name in bound_of(subject).factors if name in arguments]
+    if any(np.isinf(np.asarray(factor, np.float64)).any() for factor in factors):
         answers = tuple(map(_with_infinities, answers, subject.truth(arguments)))
     return laws.compare(subject, arguments, answers)
 

@@ -251,6 +251,13 @@ IDS = np.array([0, 1, 1, 7, 2, -3], np.int64)
 ROWS_OF_SIX = np.ones((6, 3), np.float32)
 SEGMENTS = {"x": ROWS_OF_SIX, "segment_ids": IDS}
 LOOKUP = {"weight": ROWS_OF_SIX, "indices": IDS}
+BAGS: Arguments = {
+    "dout": np.ones((3, 2), np.float32),
+    "indices": np.array([0, 1, 1]),
+    "offsets": np.array([0, 1, 3]),
+    "num_embeddings": 3,
+    "mode": "max",
+}
 BAD: list[tuple[str, Arguments, type[Exception], str]] = [
     (
         "segment_sum",
@@ -270,6 +277,18 @@ BAD: list[tuple[str, Arguments, type[Exception], str]] = [
         {**LOOKUP, "offsets": np.array([0, 4, 2]), "mode": "sum"},
         pb.InvalidProblem,
         "2 at position 2",
+    ),
+    (
+        "embedding_bag_backward",
+        {**BAGS, "output_index": np.array([[0, -1], [7, 1], [-1, -1]])},
+        pb.IndexOutOfRange,
+        "`output_index`.* 7 at position 2",
+    ),
+    (
+        "embedding_bag_backward",
+        {**BAGS, "output_index": np.array([[0, 0], [1, -2], [-1, -1]])},
+        pb.IndexOutOfRange,
+        "`output_index`.* -2 at position 3",
     ),
 ]
 
