@@ -31,7 +31,7 @@ def _scans(rng: np.random.Generator) -> Iterator[Case]:
     for number, case in enumerate(_extended(_rows(rng), rng)):
         # Of the lines of a map no two elements are alike; an initial value must be none of them.
         initial = case.arrays.get("initial")
-        more = {} if initial is None else {"initial": initial + 0.05 + number}
+        more = {} if initial is None else {"initial": initial + 0.03 + number}
         yield Case(case.name, {**case.arrays, **more}, case.options)
 
 

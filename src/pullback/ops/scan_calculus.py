@@ -111,6 +111,11 @@ class Order:
         first = self.xp.full_like(result, identity)
         return self.xp.where(self._is_first(result), first, result) if self.rank else first
 
+    def started(self, values: Array) -> Array:
+        """The values, with the initial one at the first step of each piece."""
+        edge = self.of_pieces(self.initial)
+        return self.xp.where(self._is_first(values), edge, values) if self.rank else edge
+
     def following(self, values: Array, last: Array) -> Array:
         """Of each step the value of the one after it; of the last that of another array."""
         if not self.rank:

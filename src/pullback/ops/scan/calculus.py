@@ -72,9 +72,10 @@ def _cumsum_backward(
 
 
 def _scanned_back(
-    order: Order, decay: Array, share: Array, dy: Array
+    order: Order, decay: Array, share: Array, dy: Array, started: Array | float = 1.0
 ) -> Array | tuple[Array, Array]:
-    """dx[j] = share[j]·R[j], R the gradient of S[j+1]; and that of S[0]."""
+    """dx[j] = share[j]·R[j], R the gradient of S[j+1]; and that of S[0], of which the initial value
+    has a share too: 1, but with derivatives of its own where it is a ratio."""
     options: Options = {"reverse": not order.reverse, "offsets": order.offsets}
     if order.exclusive:
         r = linear_scan(decay, dy, order.axis, exclusive=True, **options)
@@ -84,7 +85,7 @@ def _scanned_back(
     if order.initial is None:
         return dx
     first = decay * r
-    return dx, order.d_initial(first + dy if order.exclusive else first)
+    return dx, order.d_initial((first + dy) * started if order.exclusive else first)
 
 
 # --- cumprod ------------------------------------------------------------------------------------
@@ -201,7 +202,8 @@ def _logcumsumexp_backward(
     y = logcumsumexp(x, **_with(options, initial, offsets)) if y is None else y
     order = order_of(xp, x, options, initial, offsets)
     share, decay = _shares(xp, order, x, y)
-    return _scanned_back(order, decay, share, dy)
+    started = 1.0 if initial is None else _ratio(xp, order.started(y), y)
+    return _scanned_back(order, decay, share, dy, started)
 
 
 # --- cummax and cummin --------------------------------------------------------------------------
