@@ -295,7 +295,7 @@ def dealt(subject: Interpreted) -> tuple[tuple[ElementKind, str, Arguments], ...
 def _deal(subject: Interpreted) -> Iterator[tuple[ElementKind, str, Arguments]]:
     turn = [other.name for other in SUBJECTS].index(subject.name)
     share, variants = SHARE.get(subject.family, 1), subject.variants
-    number = turn
+    number = turn + 1
     shared = subject.family in SHARED
     own = (
         case
