@@ -45,11 +45,15 @@ def _with_ids(node: Callable[..., Any], places: tuple[int, ...]) -> Callable[...
     return traced
 
 
+def _bundled(function: Function) -> set[str]:
+    """Arguments that may be a SegmentIndex; offsets are always a tensor."""
+    return function.indices - {"offsets"}
+
+
 for _function in FUNCTIONS.values():
     _function.graphed = _node(_function)
-    _bundled = _function.indices - {"offsets"}  # which are always a tensor
-    if _bundled:
-        _places = tuple(map(_function.parameters.index, _bundled))
+    if _bundled(_function):
+        _places = tuple(map(_function.parameters.index, _bundled(_function)))
         _function.graphed = _with_ids(_function.graphed, _places)
 
 
@@ -58,5 +62,5 @@ def _without_looking(_: Any) -> None:
     """From the next graph on, functions without ids are nodes as they are. Not in the one that is
     traced now: where torch.compile begins it anew, it must come by the same calls again."""
     for function in FUNCTIONS.values():
-        if not function.indices:
+        if not _bundled(function):
             torch.compiler.allow_in_graph(function.wrapper)
