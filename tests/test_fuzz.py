@@ -92,7 +92,7 @@ def test_every_option_check_and_mistake_is_drawn() -> None:
 def test_every_kernel_is_reached() -> None:
     """Programs are laid out, not run: sizes count, time does not."""
     missing = set(all_kernels())
-    for number in range(300 * len(NAMES)):
+    for number in range(1000 * len(NAMES)):
         source = Source(5, (NAMES[number % len(NAMES)],), sizes=(1, 3, 1, 5, 0), blank=True)
         names = {phase.kernel.name for phase in phases(source.trial(source.choices(number)))}
         missing -= {name.removeprefix("pullback.") for name in names}
