@@ -299,7 +299,7 @@ def test_six_processes_with_an_empty_cache(tmp_path: Path) -> None:
     assert not done.stderr
     *first, last = map(int, done.stdout.split())
     assert len(first) == 6
-    assert 1 <= sum(first) <= 6
+    assert any(first)  # at least one of them compiled
     assert last == 0
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
 
