@@ -265,3 +265,28 @@ def test_lerp_backward_sums_that_leave_the_range_of_f64_come_back() -> None:
         a, b = np.full((6, 3), -top), np.full((6, 3), top)
         dweight = pb.lerp_backward(np.full((6, 3), 0.0625), np.ones(shape), a, b)[2]
         assert (dweight == top / 8 * 6 ** (len(shape) == 1)).all()
+
+
+def _weight_gradients(dy: Any, x: Any) -> tuple[Any, Any]:
+    """The product of two rows, as both functions that form one give it."""
+    zero = np.zeros(1, np.int64)
+    gathered = pb.gather_segment_reduce_weights_backward(dy[None], x[None], zero, zero)
+    bagged = pb.embedding_bag_per_sample_weights_backward(dy[None], x[None], zero, zero)
+    return gathered[0], bagged[0]
+
+
+@pytest.mark.parametrize("columns", [3, 9, 40])
+@pytest.mark.parametrize("element", [ElementKind.BF16, ElementKind.F64], ids=lambda e: e.name)
+def test_product_of_rows_whose_terms_overflow_is_what_their_sum_rounds_to(
+    element: ElementKind, columns: int
+) -> None:
+    root = 2.0 ** (64 if element is ElementKind.BF16 else 512)  # its square is too large by a bit
+    x, dy = (np.zeros(columns, element.dtype) for _ in range(2))
+    x[[0, 1, -1]], dy[[0, 1, -1]] = (root, root / 16, -root), root
+    assert _weight_gradients(dy, x) == (root / 16 * root,) * 2
+    dy[-1] *= 4
+    assert _weight_gradients(dy, x) == (-np.inf, -np.inf)
+    x[1], dy[[1, -1]] = 1 / root / root, (np.inf, root)
+    assert _weight_gradients(dy, x) == (np.inf, np.inf)
+    x[1] = 0
+    assert np.isnan(_weight_gradients(dy, x)).all()

@@ -185,7 +185,7 @@ BOUNDS: dict[str, Bound] = {
     "segment_logsumexp_backward": Bound(4, weighted="dy"),
     "gather_segment_reduce": Bound(2, terms("x", "weights"), divided=True),
     "gather_segment_reduce_backward": Bound(2, terms("dy", "weights"), divided=True),
-    "gather_segment_reduce_weights_backward": Bound(2, terms("dy", "x")),
+    "gather_segment_reduce_weights_backward": Bound(2, terms("dy", "x"), any_sum=True),
     "segment_var": Bound(2, weighted="x", squared="x"),
     "segment_std": Bound(2, weighted="x", squared="x"),
     "segment_var_backward": Bound(4, largest_slope, weighted="x", squared="x"),
@@ -195,7 +195,9 @@ BOUNDS: dict[str, Bound] = {
     "embedding_bag_backward": Bound(
         2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
     ),
-    "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight")),
+    "embedding_bag_per_sample_weights_backward": Bound(
+        2, terms("dout", "weight"), any_sum=True
+    ),
     "linear_scan": Bound(4, terms("a", "b", "initial"), factors=("a", "b", "initial")),
     "discounted_sum": Bound(
         4, terms("x", "discount", "initial"), factors=("x", "discount", "initial")

@@ -19,11 +19,12 @@ from pullback.cpu.memory import (
     write,
 )
 from pullback.cpu.program import DETAIL, STATUS
-from pullback.cpu.vector import any_lane, lane, like, reduce_add, select, splat, to_f64
+from pullback.cpu.vector import any_lane, lane, like, select, splat, to_f64
+from pullback.ops.segment.cpu_dot import row_product
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
 from pullback.ops.segment.cpu_index import chunk_of, findings, id_by_step, limit, single_step
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed, row_of
-from pullback.ops.segment.cpu_strip import as_compute, lanes, load, load_wide, store
+from pullback.ops.segment.cpu_strip import as_compute, lanes, load, store
 from pullback.ops.segment.cpu_sum import nothing, plus, summed
 from pullback.ops.segment.cpu_walk import (
     columns_of,
@@ -286,13 +287,9 @@ def weight_gradients(task, lo, hi):
     ids_step = single_step(task)
     for n in range(lo, hi):
         row, bag = row_of(task, ids, n, ids_step), bag_of[n]
-        total, rest = nothing(source, DOT_LANES)
         if row < 0 or bag < 0:
             write(target, n * target_step, lane(filled_wide(target, 0.0, 1), 0))
             continue
-        for c in range(0, columns, DOT_LANES):
-            count = min(columns - c, DOT_LANES)
-            u = load_wide(source, bag * stride + c * along, along, count, DOT_LANES)
-            v = load_wide(rows, row * table_row + c * table_step, table_step, count, DOT_LANES)
-            total, rest = plus(source, total, rest, u * v)
-        write(target, n * target_step, reduce_add(summed(source, total, rest)))
+        of_bag, of_row = bag * stride, row * table_row
+        value = row_product(source, of_bag, along, rows, of_row, table_step, columns, DOT_LANES)
+        write(target, n * target_step, lane(value, 0))

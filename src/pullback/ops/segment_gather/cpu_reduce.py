@@ -21,7 +21,8 @@ from pullback.cpu.memory import (
     write,
 )
 from pullback.cpu.program import TENSORS
-from pullback.cpu.vector import lane_at, like, reduce_add, select, splat, to_f64
+from pullback.cpu.vector import lane, lane_at, like, select, splat, to_f64
+from pullback.ops.segment.cpu_dot import row_product
 from pullback.ops.segment.cpu_extremum import (
     ALL_HOLDERS,
     LAST_HOLDER,
@@ -302,16 +303,8 @@ def weight_gradients(task, lo, hi):
     stride, along = word(task, SEGMENT_ROW), columns_of(task)[3][0]
     table_row, table_step = word(task, TABLE_ROW), word(task, TABLE_STEP)
     for i in range(lo, hi):
-        total, rest = nothing(source, DOT_LANES)
+        value = filled_wide(target, 0.0, 1)
         if row_of[i] >= 0:
-            for c in range(0, columns, DOT_LANES):
-                count = min(columns - c, DOT_LANES)
-                at = segment_of[i] * stride + c * along
-                u = load_wide(source, at, along, count, DOT_LANES)
-                at = row_of[i] * table_row + c * table_step
-                v = load_wide(rows, at, table_step, count, DOT_LANES)
-                total, rest = plus(source, total, rest, u * v)
-            value = reduce_add(summed(source, total, rest))
-        else:
-            value = reduce_add(filled_wide(target, 0.0, 1))
-        write(target, i * word(task, D_WEIGHTS_STEP), value)
+            u, v = segment_of[i] * stride, row_of[i] * table_row
+            value = row_product(source, u, along, rows, v, table_step, columns, DOT_LANES)
+        write(target, i * word(task, D_WEIGHTS_STEP), lane(value, 0))

@@ -1,0 +1,72 @@
+"""Products of two rows: what a weight receives.
+
+They are summed in the wide type. Those of bf16, whose wide type has no wider range, and of f64,
+which has none, may overflow on the way to a sum that fits, or to both infinities: where the sum is
+not finite it is formed again, that of bf16 in f64, that of f64 from smaller factors.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from pullback.cpu.emit import inlined
+from pullback.cpu.tiles import by_type
+from pullback.cpu.vector import any_lane, reduce_add, select, splat, to_f64
+from pullback.ops.segment.cpu_strip import as_wide, load_wide
+from pullback.ops.segment.cpu_sum import is_endless, nothing, plus, summed
+
+SMALLER = 2.0**-544  # two factors times this, and 2^127 products fit
+
+
+@inlined
+def row_product(source, i, along, rows, k, step, columns, n):
+    """The sum of source[i + c*along] * rows[k + c*step] over the columns, n at a time, as one lane
+    of the wide type."""
+    total, rest = nothing(source, n)
+    for c in range(0, columns, n):
+        count = min(columns - c, n)
+        u = load_wide(source, i + c * along, along, count, n)
+        v = load_wide(rows, k + c * step, step, count, n)
+        total, rest = plus(source, total, rest, u * v)
+    value = splat(reduce_add(summed(source, total, rest)), 1)
+    return product_again(source, i, along, rows, k, step, columns, n, value)
+
+
+@inlined
+def small_product(u, v):
+    """u * v times SMALLER squared. Factors that are infinite or NaN stay so, and must not meet a
+    zero that only the scaling has made."""
+    whole, small = u * v, (u * SMALLER) * (v * SMALLER)
+    return select(is_endless(whole) & ~is_endless(small), small, whole * SMALLER * SMALLER)
+
+
+@by_type
+def product_again(source, i, along, rows, k, step, columns, n, value):
+    """The sum in a wider range where `value` is not finite."""
+    if source.dtype not in (types.uint16, types.float64):
+        return lambda source, i, along, rows, k, step, columns, n, value: value
+
+    def in_f64(source, i, along, rows, k, step, columns, n, value):
+        if not any_lane(is_endless(value)):
+            return value
+        total = splat(-0.0, n)
+        for c in range(0, columns, n):
+            count = min(columns - c, n)
+            u = load_wide(source, i + c * along, along, count, n)
+            v = load_wide(rows, k + c * step, step, count, n)
+            total += to_f64(u) * to_f64(v)
+        return as_wide(source, splat(reduce_add(total), 1))
+
+    def scaled_down(source, i, along, rows, k, step, columns, n, value):
+        if not any_lane(is_endless(value)):
+            return value
+        total, rest = nothing(source, n)
+        for c in range(0, columns, n):
+            count = min(columns - c, n)
+            u = load_wide(source, i + c * along, along, count, n)
+            v = load_wide(rows, k + c * step, step, count, n)
+            total, rest = plus(source, total, rest, small_product(u, v))
+        whole = splat(reduce_add(summed(source, total, rest)), 1)
+        return whole * (1.0 / SMALLER) * (1.0 / SMALLER)
+
+    return scaled_down if source.dtype == types.float64 else in_f64
