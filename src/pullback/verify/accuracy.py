@@ -195,9 +195,7 @@ BOUNDS: dict[str, Bound] = {
     "embedding_bag_backward": Bound(
         2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
     ),
-    "embedding_bag_per_sample_weights_backward": Bound(
-        2, terms("dout", "weight"), any_sum=True
-    ),
+    "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight"), any_sum=True),
     "linear_scan": Bound(4, terms("a", "b", "initial"), factors=("a", "b", "initial")),
     "discounted_sum": Bound(
         4, terms("x", "discount", "initial"), factors=("x", "discount", "initial")
