@@ -65,7 +65,14 @@ def test_private_names_stay_at_home(path: Path) -> None:
 def test_families_are_whole() -> None:
     for family in pullback._FAMILIES:
         names = {p.name for p in (ROOT / "ops" / family).iterdir()}
-        assert {"__init__.py", "contract.py", "functions.py", "oracle.py", "cpu.py"} <= names
+        assert {
+            "__init__.py",
+            "contract.py",
+            "functions.py",
+            "oracle.py",
+            "cpu.py",
+            "docs.py",
+        } <= names
 
 
 def test_the_kernel_cache_sees_every_import() -> None:
@@ -109,6 +116,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_the_stub_is_fresh() -> None:
-    from pullback.signatures import PATH, stub
+    from pullback.signatures import PATH, PLANS, plans_stub, stub
 
     assert PATH.read_text() == stub(), "run `python -m pullback.signatures`"
+    assert PLANS.read_text() == plans_stub(), "run `python -m pullback.signatures`"

@@ -182,7 +182,7 @@ def test_refusals() -> None:
         pullback.lerp(torch.ones(3), torch.ones(3, dtype=torch.float64), 0.5)
     with pytest.raises(pullback.InvalidProblem, match="axis"):
         pullback.cumsum(torch.ones(3), 1)
-    with pytest.raises(TypeError, match=r"cumsum\(\)"):
+    with pytest.raises(TypeError, match="cumsum: unexpected argument"):
         pullback.cumsum(torch.ones(3), direction="up")
     with pytest.raises(pullback.InvalidProblem, match="axis"):
         pullback.cumsum(torch.ones(3), [0])

@@ -37,6 +37,7 @@ from pullback.contract.kinds import (
     SoftmaxKind,
     TieRule,
 )
+from pullback.contract.naming import explain_names
 from pullback.cpu.buffer_pool import cache_info, empty_cache, set_cache_limit
 from pullback.cpu.pool import get_num_threads, set_num_threads
 from pullback.plan.stream import Stream, Workspace
@@ -104,6 +105,9 @@ def _load(family: str) -> list[str]:
     module = imported(f"pullback.ops.{family}")
     names: list[str] = module.__all__
     values = {name: getattr(module, name) for name in names}
+    for value in values.values():
+        if isinstance(value, type):
+            explain_names(value)
     globals().update({name: getattr(value, "wrapper", value) for name, value in values.items()})
     return names
 

@@ -57,7 +57,7 @@ def _call(name: str) -> dict[str, str]:
     function = getattr(pullback, name, None)
     if function is None or isinstance(function, type):
         return {"name": name, "signature": "", "summary": ""}
-    summary = inspect.getdoc(function) or ""
+    summary = inspect.getdoc(getattr(function, "function", function)) or ""
     return {"name": name, "signature": _signature(function), "summary": summary}
 
 

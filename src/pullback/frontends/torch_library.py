@@ -33,6 +33,7 @@ from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor, index_elsewhere
+from pullback.plan.public import RETURNS
 from pullback.tensor.adapters import check_dense, overrides
 from pullback.tensor.view import TensorRef
 
@@ -245,11 +246,8 @@ def _flags(function: Function) -> list[str]:
 
 def _adding(function: Function) -> list[str]:
     """Tensors that a gradient may be given, and then has one more result for."""
-    if function.returns not in ("AndInitial", "Several"):
-        return []
-    forward: Function = getattr(pullback, function.name.removesuffix("_backward")).function
-    optional = forward.tensors.keys() - forward.required - forward.indices
-    return [name for name in function.tensors if name in optional]
+    results = RETURNS[function.returns]
+    return [results.by] if results.ways[0][0] == "None" else []
 
 
 def _is_extent(name: str) -> bool:

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from enum import Enum
 from functools import cache, update_wrapper
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ import numpy as np
 from pullback.contract.element import FLOATS, INDICES, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import InvalidProblem, PullbackError, Unsupported
 from pullback.contract.imports import resolve
+from pullback.contract.naming import missing, unexpected
 from pullback.contract.once import once
 from pullback.contract.record import check_number, is_index, is_number
 from pullback.plan.plan import Plan
@@ -120,10 +121,10 @@ class Call:
 
 # The return annotation of a body says how many results its function has, beside the one that an
 # option adds: one for Call.
-Pair = Call
-Several = Call  # two, or more where more was given
-OneOrTwo = Call  # two where a tensor was given in place of a number
 AndInitial = Call  # one, or two where an initial value was given
+PairAndInitial = Call  # two, or three there
+PairAndWeight = Call  # two, or three where the weight is a tensor and not a number
+AndAlpha = Call  # one, or two where alpha is
 
 
 class Function:
@@ -142,6 +143,9 @@ class Function:
         own = inspect.signature(body)
         out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
         self.binder = own
+        self.required_names = {
+            n for n, p in own.parameters.items() if p.default is inspect.Parameter.empty
+        }
         self.parameters = tuple(own.parameters)
         self.positional = tuple(
             n for n, p in own.parameters.items() if p.kind is not p.KEYWORD_ONLY
@@ -235,12 +239,28 @@ class Function:
 
     def bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong name or count is one sentence, as a TypeError."""
-        try:
-            bound = self.binder.bind(*args, **options)
-        except TypeError as error:
-            raise TypeError(f"{self.name}() {error}") from None
+        count = len(self.positional)
+        given = dict(zip(self.positional, args, strict=False))
+        unknown = options.keys() - self.parameters
+        if args[count:] or unknown or not self.required_names <= given.keys() | options.keys():
+            named = {**dict.fromkeys(self.required_names, MISSING), **given, **options}
+            self.refuse(args[count:], {n: named.pop(n) for n in unknown}, **named)
+        bound = self.binder.bind(*args, **options)
         bound.apply_defaults()
         return bound.arguments
+
+    def refuse(self, extra: tuple[Any, ...], unknown: Mapping[str, Any], **given: Any) -> None:
+        """Raise the TypeError of arguments that this function does not take, or lacks."""
+        if unknown:
+            known = [(name, self.defaults.get(name, MISSING)) for name in self.parameters]
+            stated = [name for name, default in known if given.get(name, default) is not default]
+            raise unexpected(self.name, unknown, [*self.parameters, "out"], stated)
+        if extra:
+            count = len(self.positional)
+            raise TypeError(
+                f"{self.name}: takes {count} arguments by position, got {count + len(extra)}"
+            )
+        raise missing(self.name, [name for name in given if given[name] is MISSING])
 
     def completed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with what may be left out and is found in arrays at hand."""

@@ -11,13 +11,18 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+from dataclasses import MISSING, dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
 
+from pullback.plan.docstring import docstring
+
 _SOURCE = """\
-def {name}({signature}):
+def {name}({signature}, **unknown):
+    if extra or unknown:
+        function.refuse(extra, unknown, {stated})
     torch = LOADED.torch or "torch" in MODULES and MODULES["torch"]
     if torch and torch.compiler.is_dynamo_compiling():
         from pullback.frontends.torch_graph import in_graph
@@ -26,6 +31,8 @@ def {name}({signature}):
         result = function.lookup({values})
         if result is not None:
             return result
+    if {missing}:
+        function.refuse(extra, unknown, {stated})
     options = {{}}
     {options}
     return function.dispatch(({positional},), options, out)
@@ -38,15 +45,45 @@ if {name} is not default_{name}:
 # Whatever kind of array goes in comes out.
 Array = TypeVar("Array")
 
-# What a function returns, by the annotation of its body, and options that add a second result.
+
+@dataclass(frozen=True)
+class Results:
+    """What a function returns: `ways` lists the types of the parameter that decides it, with what
+    is returned for each. A type of a parameter that starts with None is its default."""
+
+    ways: tuple[tuple[str, str], ...]
+    by: str = ""
+
+    @property
+    def union(self) -> str:
+        return " | ".join(dict.fromkeys(result for _, result in self.ways))
+
+
+_ONE, _TWO, _THREE = "Array", "tuple[Array, Array]", "tuple[Array, Array, Array]"
+_GIVEN = "Array | float"
+
+# By the annotation of the body; positions and rows, which options add, have a dtype of their own.
 RETURNS = {
-    "Call": "Array",
-    "Pair": "tuple[Array, Array]",
-    "Several": "tuple[Array, ...]",
-    "OneOrTwo": "Array | tuple[Array, Array]",
-    "AndInitial": "Array | tuple[Array, Array]",
+    "Call": Results((("", _ONE),)),
+    "AndInitial": Results((("None", _ONE), (_GIVEN, _TWO)), "initial"),
+    "PairAndInitial": Results((("None", _TWO), (_GIVEN, _THREE)), "initial"),
+    "PairAndWeight": Results((("float", _TWO), ("Array", _THREE)), "weight"),
+    "AndAlpha": Results((("float", _ONE), ("Array", _TWO)), "alpha"),
 }
-SECOND = ("return_indices", "return_probabilities", "sparse")
+SECOND = {
+    "return_indices": "tuple[Array, Any]",
+    "return_probabilities": _TWO,
+    "sparse": "tuple[Any, Array]",
+}
+
+
+def results_of(function: Any) -> Results:
+    """What a function returns, and by which of its arguments."""
+    option = next((name for name in SECOND if name in function.parameters), "")
+    if not option:
+        return RETURNS[function.returns]
+    one = RETURNS[function.returns].union
+    return Results((("Literal[False]", one), ("Literal[True]", SECOND[option])), option)
 
 
 class Loaded:
@@ -68,25 +105,33 @@ CACHEABLE: set[type] = {np.ndarray}
 def make_wrapper(function: Any) -> FunctionType:
     """A Python function that looks a call up in the cache of `function`, and else dispatches it."""
     parameters = [*function.__signature__.parameters.values()]
+    required = [p.name for p in parameters if p.default is p.empty]
     positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "out"]
     source = _SOURCE.format(
         name=function.name,
         signature=", ".join(_parameter_source(parameters)),
+        stated=", ".join(f"{p.name}={p.name}" for p in parameters),
+        missing=" or ".join(f"{name} is MISSING" for name in required),
         first=positional[0],
         values=", ".join(p.name for p in parameters),
         options="\n    ".join(_OPTION.format(name=name) for name in options),
         positional=", ".join(positional),
     )
     scope = {"CACHEABLE": CACHEABLE, "LOADED": LOADED, "MODULES": sys.modules, "function": function}
-    scope |= {f"default_{p.name}": p.default for p in parameters}
+    scope["MISSING"] = MISSING
+    scope |= {f"default_{p.name}": MISSING if p.name in required else p.default for p in parameters}
     file = f"<pullback.{function.name}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
     exec(compile(source, file, "exec"), scope)
     wrapper = scope[function.name]
     assert isinstance(wrapper, FunctionType)
-    wrapper.__module__, wrapper.__doc__ = "pullback", function.__doc__
-    wrapper.__annotations__ = _annotations(function)
+    wrapper.__module__, wrapper.__doc__ = "pullback", docstring(function)
+    wrapper.__annotations__ = hints = _annotations(function)
+    shown = [p.replace(annotation=hints[p.name]) for p in parameters]
+    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        shown, return_annotation=hints["return"]
+    )
     wrapper.function = function  # type: ignore[attr-defined]
     return wrapper
 
@@ -94,16 +139,19 @@ def make_wrapper(function: Any) -> FunctionType:
 def _annotations(function: Any) -> dict[str, Any]:
     """Types of arguments and results as callers see them: a body takes views and returns a call."""
     names = {"Array": Array, "Tensor": Array, "Indices": Array | Any, "Number": float}
-    written = {**function.body.__annotations__, "return": RETURNS[function.returns]}
-    if any(name in written for name in SECOND):
-        written["return"] += f" | {RETURNS['Pair']}"
     known = function.body.__globals__ | names
-    hints = {name: eval(text, known) for name, text in written.items() if name != "return"}
-    return {**hints, "out": Any, "return": eval(written["return"], known)}
+    texts = function.body.__annotations__.items()
+    written = {name: eval(text, known) for name, text in texts if name != "return"}
+    return {
+        **written,
+        "out": Any,
+        "return": eval(results_of(function).union, {**known, "Any": Any}),
+    }
 
 
 def _parameter_source(parameters: list[inspect.Parameter]) -> list[str]:
-    """Parameters as a `def` has them; defaults are objects, so they are named."""
-    words = [p.name if p.default is p.empty else f"{p.name}=default_{p.name}" for p in parameters]
+    """Parameters as a `def` has them. Defaults are objects, so they are named. Those without one
+    have MISSING: Python would say that they are missing before it is known what was meant."""
+    words = [f"{p.name}=default_{p.name}" for p in parameters]
     first = next(i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY)
-    return [*words[:first], "*", *words[first:]]
+    return [*words[:first], "*extra", *words[first:]]

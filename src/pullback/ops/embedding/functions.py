@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.kinds import EmbeddingKind, IndexPolicy
@@ -86,7 +86,7 @@ def embedding(
     indices: Indices,
     *,
     padding_idx: int | None = None,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """The rows of `weight` at `indices`: of shape indices.shape + (columns,)."""
     op = "embedding"
@@ -115,7 +115,7 @@ def embedding_backward(
     scale_grad_by_freq: bool = False,
     accumulate_into: Tensor | None = None,
     sparse: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `embedding`: for each row the sum of `dout` over the positions that hold it.
 
@@ -168,11 +168,11 @@ def embedding_bag(
     indices: Indices,
     offsets: Indices,
     *,
-    mode: str | EmbeddingKind = "mean",
+    mode: Literal["sum", "mean", "max"] | EmbeddingKind = "mean",
     padding_idx: int | None = None,
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     return_indices: bool = False,
 ) -> Call:
     """Rows of `weight` reduced in bags, which begin at `offsets`. With `return_indices` (mode "max"
@@ -208,7 +208,7 @@ def embedding_bag_backward(
     offsets: Indices,
     num_embeddings: int,
     *,
-    mode: str | EmbeddingKind = "mean",
+    mode: Literal["sum", "mean", "max"] | EmbeddingKind = "mean",
     padding_idx: int | None = None,
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
@@ -216,7 +216,7 @@ def embedding_bag_backward(
     scale_grad_by_freq: bool = False,
     accumulate_into: Tensor | None = None,
     sparse: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `embedding_bag` with respect to the table; mode "max" needs the forward's
     `output_index`. `accumulate_into` and `sparse` as in `embedding_backward`."""
@@ -258,7 +258,7 @@ def embedding_bag_per_sample_weights_backward(
     *,
     padding_idx: int | None = None,
     include_last_offset: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `embedding_bag` (mode "sum") with respect to the weights of samples: one number
     for each position, 0 where it is skipped or in no bag."""

@@ -32,7 +32,7 @@ from pullback.ops.simplex.contract import (
     SparsemaxDescriptor,
     SparsemaxPlan,
 )
-from pullback.plan.function import Call, Function, Indices, OneOrTwo, Tensor, axis_of
+from pullback.plan.function import AndAlpha, Call, Function, Indices, Tensor, axis_of
 
 # Maps that have plans of their own; entmax of that alpha is theirs, to the bit.
 _OWN = {1.0: SoftmaxKind.SOFTMAX, 1.5: SoftmaxKind.ENTMAX15}
@@ -63,7 +63,7 @@ def entmax(x: Tensor, alpha: Tensor | float, axis: int = -1) -> Call:
 @Function
 def entmax_backward(
     dy: Tensor, y: Tensor, alpha: Tensor | float, axis: int = -1, *, x: Tensor | None = None
-) -> OneOrTwo:
+) -> AndAlpha:
     """Gradient of `entmax` from its output `y`: dx, or (dx, dalpha) if alpha is an array, which
     needs the input `x`. Where alpha > 1 and `y` is 0, `dy` is not read."""
     op = "entmax_backward"

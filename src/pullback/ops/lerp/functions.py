@@ -17,7 +17,7 @@ from pullback.ops.lerp.contract import (
     LerpDescriptor,
     LerpPlan,
 )
-from pullback.plan.function import Call, Function, Several, Tensor
+from pullback.plan.function import Call, Function, PairAndWeight, Tensor
 from pullback.tensor.layout import broadcast
 
 
@@ -50,7 +50,7 @@ def lerp(a: Tensor, b: Tensor, weight: Tensor | float) -> Call:
 @Function
 def lerp_backward(
     dy: Tensor, weight: Tensor | float, a: Tensor | None = None, b: Tensor | None = None
-) -> Several:
+) -> PairAndWeight:
     """Gradients of `lerp`: (da, db), and dweight if the weight is a tensor, which needs `a`, `b`.
     With `a` and `b` given, gradients are summed back to their shapes."""
     # With a number as weight only their shapes are used, but one call has one dtype.

@@ -16,7 +16,7 @@ from pullback.plan.function import (
     Function,
     Indices,
     Number,
-    Several,
+    PairAndInitial,
     Tensor,
     axis_of,
     pieces_of,
@@ -78,7 +78,7 @@ def linear_scan_backward(
     exclusive: bool = False,
     initial: Tensor | Number | None = None,
     offsets: Indices | None = None,
-) -> Several:
+) -> PairAndInitial:
     """Gradients of `linear_scan`: (da, db), and that of `initial` if it is given."""
     desc = _described(
         LinearScanBackwardDescriptor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pullback.contract.kinds import ScanKind, TieRule
 from pullback.contract.record import check_flag
@@ -29,7 +29,7 @@ def _forward(
     op: str,
     x: Tensor,
     axis: int,
-    ties: str | TieRule = "first",
+    ties: Literal["first", "last"] | TieRule = "first",
     indices: bool = False,
     *,
     initial: Any,
@@ -57,7 +57,7 @@ def _backward(
     x: Tensor | None,
     y: Tensor | None,
     axis: int,
-    ties: str | TieRule = "first",
+    ties: Literal["first", "last"] | TieRule = "first",
     *,
     initial: Any,
     offsets: Any,
@@ -109,7 +109,7 @@ def _running_extremum(name: str, summary: str) -> Function:
         *,
         reverse: bool = False,
         return_indices: bool = False,
-        ties: str | TieRule = "first",
+        ties: Literal["first", "last"] | TieRule = "first",
         exclusive: bool = False,
         initial: Tensor | Number | None = None,
         offsets: Indices | None = None,
@@ -163,7 +163,7 @@ def _gradient_of_extremum(kind: ScanKind, summary: str) -> Function:
         axis: int = -1,
         *,
         reverse: bool = False,
-        ties: str | TieRule = "first",
+        ties: Literal["first", "last"] | TieRule = "first",
         exclusive: bool = False,
         initial: Tensor | Number | None = None,
         offsets: Indices | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,8 +72,8 @@ def _reduction(name: str, summary: str) -> Function:
         axis: int = 0,
         indices_are_sorted: bool = False,
         empty: float | None = None,
-        ties: str | TieRule = "first",
-        out_of_range: str | IndexPolicy = "error",
+        ties: Literal["first", "last", "split"] | TieRule = "first",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         option(name, "ties", ties, TieRule)
         groups = groups_of(
@@ -95,8 +95,8 @@ def _extremum(name: str, summary: str) -> Function:
         axis: int = 0,
         indices_are_sorted: bool = False,
         empty: float | None = None,
-        ties: str | TieRule = "first",
-        out_of_range: str | IndexPolicy = "error",
+        ties: Literal["first", "last", "split"] | TieRule = "first",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
         return_indices: bool = False,
     ) -> Call:
         rule = option(name, "ties", ties, TieRule)
@@ -122,7 +122,7 @@ def _gradient_of_sums(name: str, summary: str) -> Function:
         offsets: Indices | None = None,
         axis: int = 0,
         indices_are_sorted: bool = False,
-        out_of_range: str | IndexPolicy = "error",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         groups = gradient_groups(
             name, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range
@@ -156,8 +156,8 @@ def _gradient_at_rows(name: str, summary: str, tied: bool) -> Function:
         offsets: Indices | None = None,
         axis: int = 0,
         indices_are_sorted: bool = False,
-        ties: str | TieRule = "first",
-        out_of_range: str | IndexPolicy = "error",
+        ties: Literal["first", "last", "split"] | TieRule = "first",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         rule = option(name, "ties", ties, TieRule)
         groups = gradient_groups(

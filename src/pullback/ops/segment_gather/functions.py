@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy, TieRule
@@ -64,12 +64,12 @@ def gather_segment_reduce(
     segment_ids: Indices | None = None,
     num_segments: int | None = None,
     *,
-    reduce: str | GatherReduceKind = "sum",
+    reduce: Literal["sum", "mean", "max", "min"] | GatherReduceKind = "sum",
     weights: Tensor | None = None,
     offsets: Indices | None = None,
     indices_are_sorted: bool = False,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
+    ties: Literal["first", "last", "split"] | TieRule = "first",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Rows of `x` at `gather_ids`, reduced by segment ("sum", "mean", "max", "min"), with nothing
     made for each of them: `embedding` and a segment reduction in one. `weights`, one for each
@@ -121,12 +121,12 @@ def gather_segment_reduce_backward(
     gather_ids: Indices,
     segment_ids: Indices | None = None,
     *,
-    reduce: str | GatherReduceKind = "sum",
+    reduce: Literal["sum", "mean", "max", "min"] | GatherReduceKind = "sum",
     weights: Tensor | None = None,
     offsets: Indices | None = None,
     indices_are_sorted: bool = False,
-    ties: str | TieRule = "first",
-    out_of_range: str | IndexPolicy = "error",
+    ties: Literal["first", "last", "split"] | TieRule = "first",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `gather_segment_reduce` with respect to `x`. Of a sum or mean only the number of
     its rows matters."""
@@ -159,7 +159,7 @@ def gather_segment_reduce_weights_backward(
     *,
     offsets: Indices | None = None,
     indices_are_sorted: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `gather_segment_reduce` (sums) with respect to the weights: one number for each
     position, 0 where it is skipped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy
 from pullback.ops.segment.grouping import GroupedFunction, groups_of
@@ -26,7 +28,7 @@ def _forward(kind: SegmentSoftmaxKind, summary: str) -> Function:
         offsets: Indices | None = None,
         axis: int = 0,
         indices_are_sorted: bool = False,
-        out_of_range: str | IndexPolicy = "error",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         groups = groups_of(
             op, "x", x, segment_ids, offsets, num_segments, axis, indices_are_sorted, out_of_range
@@ -49,7 +51,7 @@ def _backward(kind: SegmentSoftmaxKind, summary: str) -> Function:
         offsets: Indices | None = None,
         axis: int = 0,
         indices_are_sorted: bool = False,
-        out_of_range: str | IndexPolicy = "error",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         if y.shape != dy.shape:
             raise InvalidProblem(op, "y", f"of shape {dy.shape}, as dy", f"shape {y.shape}")

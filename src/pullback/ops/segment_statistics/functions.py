@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy
 from pullback.contract.record import check_extent
@@ -35,7 +37,7 @@ def segment_logsumexp(
     axis: int = 0,
     indices_are_sorted: bool = False,
     empty: float | None = None,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Logarithm of the sum of exponentials over the rows of each segment, -inf where there are
     none. Segments are given by `segment_ids`, or by `offsets` (CSR) in their place."""
@@ -58,7 +60,7 @@ def segment_logsumexp_backward(
     offsets: Indices | None = None,
     axis: int = 0,
     indices_are_sorted: bool = False,
-    out_of_range: str | IndexPolicy = "error",
+    out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `segment_logsumexp`: dy times the softmax of x within the segment. The sum is
     made again from `x`; `y` is never read, and may be None."""
@@ -85,7 +87,7 @@ def _variance(kind: SegmentStatisticKind, what: str) -> Function:
         ddof: int = 0,
         indices_are_sorted: bool = False,
         empty: float | None = None,
-        out_of_range: str | IndexPolicy = "error",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         groups = groups_of(
             op, "x", x, segment_ids, offsets, num_segments, axis, indices_are_sorted, out_of_range
@@ -114,7 +116,7 @@ def _variance_backward(kind: SegmentStatisticKind, summary: str) -> Function:
         axis: int = 0,
         ddof: int = 0,
         indices_are_sorted: bool = False,
-        out_of_range: str | IndexPolicy = "error",
+        out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     ) -> Call:
         groups = gradient_groups(
             op, dy, segment_ids, offsets, axis, indices_are_sorted, out_of_range
