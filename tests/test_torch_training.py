@@ -74,11 +74,6 @@ def test_embedding_bag_with_weights() -> None:
     torch.testing.assert_close(weights[0].grad, weights[1].grad)
 
 
-def test_embedding_refuses_to_change_its_table() -> None:
-    with pytest.raises(pullback.Unsupported, match="max_norm"):
-        modules.Embedding(7, 3, max_norm=1.0)
-
-
 def test_maps_and_pools() -> None:
     x = torch.rand(4, 3)
     assert torch.equal(modules.Sparsemax(0)(x), pullback.sparsemax(x, 0))

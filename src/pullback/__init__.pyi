@@ -975,7 +975,7 @@ def embedding_backward(
 def embedding_bag(
     weight: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
+    offsets: _AnyArray | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -985,24 +985,25 @@ def embedding_bag(
     return_indices: Literal[False] = False,
     out: Any = None,
 ) -> Array:
-    r"""Rows of `weight` reduced in bags, which begin at `offsets`. With `return_indices` (mode "max"
-    only), (values, the row each value came from, -1 where a bag is empty).
+    r"""Rows of `weight` reduced in bags, which begin at `offsets`; without them `indices` are 2-D,
+    and each row of them is a bag. With `return_indices` (mode "max" only), (values, the row each
+    value came from, -1 where a bag is empty).
 
     Parameters
     ----------
     weight : array of float16, bfloat16, float32 or float64
         The table, `[rows, columns]`.
     indices : array of int32 or int64
-        Rows of the table, `[N]`.
-    offsets : array of int32 or int64
+        Rows of the table, `[N]`; without `offsets`, `[bags, length]`.
+    offsets : array of int32 or int64, optional
         Where each bag begins, `[bags]`: from 0, never decreasing, at most N. The last bag ends at
-        N.
+        N. Left out, each row of 2-D indices is a bag.
     mode : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the rows of a bag.
     padding_idx : int, optional
         A row that reads as zeros and gets no gradient; negative ones count from the last.
     per_sample_weights : array of float16, bfloat16, float32 or float64, optional
-        Factors of the rows, `[N]`, with mode "sum" only.
+        Factors of the rows, in the shape of `indices`, with mode "sum" only.
     include_last_offset : bool, default False
         `offsets` has one more entry, the end of the last bag.
     out_of_range : {'error', 'skip'}, default 'error'
@@ -1036,6 +1037,9 @@ def embedding_bag(
     >>> pb.embedding_bag(table, np.array([0, 2, 1]), np.array([0, 2]))
     array([[3.5],
            [2. ]])
+    >>> pb.embedding_bag(table, np.array([[0, 2], [1, 1]]), mode="sum")
+    array([[7.],
+           [4.]])
     >>> indices, offsets = np.array([0, 2]), np.array([0, 2])
     >>> pb.embedding_bag(table, indices, offsets, mode="max", return_indices=True)
     (array([[6.],
@@ -1047,7 +1051,7 @@ def embedding_bag(
 def embedding_bag(
     weight: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
+    offsets: _AnyArray | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -1061,7 +1065,7 @@ def embedding_bag(
 def embedding_bag(
     weight: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
+    offsets: _AnyArray | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -1075,8 +1079,8 @@ def embedding_bag(
 def embedding_bag_backward(
     dout: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
-    num_embeddings: int,
+    offsets: _AnyArray | None = None,
+    num_embeddings: int | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -1089,26 +1093,27 @@ def embedding_bag_backward(
     out_of_range: Literal['error', 'skip'] | IndexPolicy = 'error',
     out: Any = None,
 ) -> Array:
-    r"""Gradient of `embedding_bag` with respect to the table; mode "max" needs the forward's
-    `output_index`. `accumulate_into` and `sparse` as in `embedding_backward`.
+    r"""Gradient of `embedding_bag` with respect to the table of `num_embeddings` rows; mode "max"
+    needs the forward's `output_index`. `accumulate_into` and `sparse` as in
+    `embedding_backward`.
 
     Parameters
     ----------
     dout : array of float16, bfloat16, float32 or float64
         Gradient of the output, `[bags, columns]`.
     indices : array of int32 or int64
-        Rows of the table, `[N]`.
-    offsets : array of int32 or int64
+        Rows of the table, `[N]`; without `offsets`, `[bags, length]`.
+    offsets : array of int32 or int64, optional
         Where each bag begins, `[bags]`: from 0, never decreasing, at most N. The last bag ends at
-        N.
-    num_embeddings : int
+        N. Left out, each row of 2-D indices is a bag.
+    num_embeddings : int, optional
         Rows of the table.
     mode : {'sum', 'mean', 'max'}, default 'mean'
         What becomes of the rows of a bag.
     padding_idx : int, optional
         A row that reads as zeros and gets no gradient; negative ones count from the last.
     per_sample_weights : array of float16, bfloat16, float32 or float64, optional
-        Factors of the rows, `[N]`, with mode "sum" only.
+        Factors of the rows, in the shape of `indices`, with mode "sum" only.
     include_last_offset : bool, default False
         `offsets` has one more entry, the end of the last bag.
     output_index : array of int32 or int64, optional
@@ -1156,8 +1161,8 @@ def embedding_bag_backward(
 def embedding_bag_backward(
     dout: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
-    num_embeddings: int,
+    offsets: _AnyArray | None = None,
+    num_embeddings: int | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -1174,8 +1179,8 @@ def embedding_bag_backward(
 def embedding_bag_backward(
     dout: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
-    num_embeddings: int,
+    offsets: _AnyArray | None = None,
+    num_embeddings: int | None = None,
     *,
     mode: Literal['sum', 'mean', 'max'] | EmbeddingKind = 'mean',
     padding_idx: int | None = None,
@@ -1192,7 +1197,7 @@ def embedding_bag_per_sample_weights_backward(
     dout: Array,
     weight: Array,
     indices: _AnyArray | SegmentIndex,
-    offsets: _AnyArray,
+    offsets: _AnyArray | None = None,
     *,
     padding_idx: int | None = None,
     include_last_offset: bool = False,
@@ -1200,7 +1205,7 @@ def embedding_bag_per_sample_weights_backward(
     out: Any = None,
 ) -> Array:
     r"""Gradient of `embedding_bag` (mode "sum") with respect to the weights of samples: one number
-    for each position, 0 where it is skipped or in no bag.
+    for each index, 0 where it is skipped or in no bag.
 
     Parameters
     ----------
@@ -1209,10 +1214,10 @@ def embedding_bag_per_sample_weights_backward(
     weight : array of float16, bfloat16, float32 or float64
         The table, `[rows, columns]`.
     indices : array of int32 or int64
-        Rows of the table, `[N]`.
-    offsets : array of int32 or int64
+        Rows of the table, `[N]`; without `offsets`, `[bags, length]`.
+    offsets : array of int32 or int64, optional
         Where each bag begins, `[bags]`: from 0, never decreasing, at most N. The last bag ends at
-        N.
+        N. Left out, each row of 2-D indices is a bag.
     padding_idx : int, optional
         A row that reads as zeros and gets no gradient; negative ones count from the last.
     include_last_offset : bool, default False
@@ -1227,7 +1232,7 @@ def embedding_bag_per_sample_weights_backward(
     Returns
     -------
     d_per_sample_weights
-        `[N]`.
+        In the shape of `indices`.
 
     Notes
     -----

@@ -19,31 +19,39 @@ from pullback.tensor.adapters import overrides
 
 class _WithGradient(torch.autograd.Function):  # type: ignore[misc]
     """A value with a gradient of its own kind: for options that belong to the gradient alone.
-    `gradient` is called with the gradient of the value and `tensors`, by name."""
+    `gradient` is called with the gradient of the value and `tensors`, by name, and so is what
+    `others` has for one of them that needs a gradient too."""
 
     @staticmethod
     def forward(
         ctx: Any,
         gradient: Callable[..., Any],
+        others: dict[str, Callable[..., Tensor]],
         names: tuple[str, ...],
         weight: Tensor,
         value: Tensor,
         *tensors: Tensor | None,
     ) -> Tensor:
-        ctx.about = gradient, names, weight.shape
+        ctx.about = gradient, others, names, weight.shape
         ctx.save_for_backward(*tensors)
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        gradient, names, shape = ctx.about
-        found = gradient(dout, **dict(zip(names, ctx.saved_tensors, strict=True)))
+        gradient, others, names, shape = ctx.about
+        tensors = dict(zip(names, ctx.saved_tensors, strict=True))
+        wanted, _, *needs = ctx.needs_input_grad[3:]
+        found = gradient(dout, **tensors) if wanted else None
         if isinstance(found, tuple):
             rows, values = found
             # Rows are in range and ascending: nobody has to check, or to warn that nobody did.
             kept = {"is_coalesced": True, "check_invariants": False}
             found = torch.sparse_coo_tensor(rows[None], values, shape, **kept)
-        return None, None, found, None, *(None for _ in names)
+        rest = [
+            others[name](dout, **tensors) if need and name in others else None
+            for name, need in zip(names, needs, strict=True)
+        ]
+        return None, None, None, found, None, *rest
 
 
 _USUAL = frozenset((Tensor, torch.nn.Parameter, type(None)))
@@ -71,18 +79,22 @@ class _Unscripted:
         raise Unsupported(name, "module", expected, "torch.jit.script")
 
 
-def _refuse_norm(module: torch.nn.Module, max_norm: float | None) -> None:
-    if max_norm is not None:
-        name = type(module).__name__
-        raise Unsupported(name, "max_norm", "None (the table is never changed)", repr(max_norm))
+def _renormalise(weight: Tensor, indices: Tensor, max_norm: float | None, norm_type: float) -> None:
+    """Scale the rows that are about to be looked up down to `max_norm`, in place, as PyTorch does:
+    a padding row too, and without a gradient. Nothing is changed where an index is out of range:
+    the lookup says so."""
+    if max_norm is None or not indices.numel():
+        return
+    if not torch.compiler.is_compiling():
+        low, high = torch.aminmax(indices)
+        if low < 0 or high >= weight.shape[0]:
+            return
+    with torch.no_grad():
+        torch.embedding_renorm_(weight.detach(), indices.contiguous(), max_norm, norm_type)
 
 
 class Embedding(_Unscripted, torch.nn.Embedding):  # type: ignore[misc]
     """`torch.nn.Embedding` with a deterministic gradient, summed in order and rounded once."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        _refuse_norm(self, self.max_norm)
 
     def forward(self, input: Tensor) -> Tensor:
         return embedding(
@@ -92,6 +104,8 @@ class Embedding(_Unscripted, torch.nn.Embedding):  # type: ignore[misc]
             padding_idx=self.padding_idx,
             scale_grad_by_freq=self.scale_grad_by_freq,
             sparse=self.sparse,
+            max_norm=self.max_norm,
+            norm_type=self.norm_type,
         )
 
 
@@ -104,8 +118,11 @@ def embedding(
     padding_idx: int | None,
     scale_grad_by_freq: bool,
     sparse: bool,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
 ) -> Tensor:
     """What the module `Embedding` does."""
+    _renormalise(weight, input, max_norm, norm_type)
     if not scale_grad_by_freq and not sparse:
         return pullback.embedding(weight, input, padding_idx=padding_idx)
     gradient = partial(
@@ -116,15 +133,11 @@ def embedding(
         sparse=sparse,
     )
     value = pullback.embedding(weight.detach(), input, padding_idx=padding_idx)
-    return _WithGradient.apply(gradient, ("indices",), weight, value, input)
+    return _WithGradient.apply(gradient, {}, ("indices",), weight, value, input)
 
 
 class EmbeddingBag(_Unscripted, torch.nn.EmbeddingBag):  # type: ignore[misc]
     """`torch.nn.EmbeddingBag` with a deterministic gradient, summed in order and rounded once."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        _refuse_norm(self, self.max_norm)
 
     def forward(
         self,
@@ -143,6 +156,8 @@ class EmbeddingBag(_Unscripted, torch.nn.EmbeddingBag):  # type: ignore[misc]
             include_last_offset=self.include_last_offset,
             scale_grad_by_freq=self.scale_grad_by_freq,
             sparse=self.sparse,
+            max_norm=self.max_norm,
+            norm_type=self.norm_type,
         )
 
 
@@ -159,55 +174,68 @@ def embedding_bag(
     include_last_offset: bool,
     scale_grad_by_freq: bool,
     sparse: bool,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
 ) -> Tensor:
-    """What the module `EmbeddingBag` does."""
-    indices, offsets, weights = _bags(input, offsets, per_sample_weights)
-    tensors: dict[str, Any] = {
-        "indices": indices,
-        "offsets": offsets,
-        "per_sample_weights": weights,
-    }
-    bags: dict[str, Any] = {
-        "mode": mode,
-        "padding_idx": padding_idx,
-        "include_last_offset": include_last_offset and input.dim() == 1,
-    }
-    if not scale_grad_by_freq and not sparse:
-        return pullback.embedding_bag(weight, **tensors, **bags)
-    if weights is not None and weights.requires_grad:
-        expected = "without gradient where scale_grad_by_freq or sparse is set"
-        raise Unsupported("EmbeddingBag", "per_sample_weights", expected, "requires_grad")
-    several = mode == "max"
-    value = pullback.embedding_bag(weight.detach(), return_indices=several, **tensors, **bags)
-    if several:
-        value, tensors["output_index"] = value
-    gradient = partial(
-        pullback.embedding_bag_backward,
-        num_embeddings=num_embeddings,
-        scale_grad_by_freq=scale_grad_by_freq,
-        sparse=sparse,
-        **bags,
-    )
-    names = tuple(tensors)
-    return _WithGradient.apply(gradient, names, weight, value, *tensors.values())
-
-
-def _bags(
-    input: Tensor, offsets: Tensor | None, weights: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Flat indices and their offsets; a matrix is a bag per row."""
+    """What the module `EmbeddingBag` does: a matrix of indices is a bag per row."""
     if (offsets is None) != (input.dim() == 2):
         got = f"input of rank {input.dim()}, offsets {'missing' if offsets is None else 'given'}"
         raise InvalidProblem(
             "EmbeddingBag", "offsets", "given with a vector, left out with a matrix", got
         )
-    if offsets is not None:
-        return input, offsets, weights
-    rows, columns = input.shape
-    offsets = torch.arange(0, rows * columns, columns or 1, device=input.device)[:rows]
-    if not columns:
-        offsets = torch.zeros(rows, dtype=torch.int64, device=input.device)
-    return input.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
+    _renormalise(weight, input, max_norm, norm_type)
+    tensors: dict[str, Any] = {
+        "indices": input,
+        "offsets": offsets,
+        "per_sample_weights": per_sample_weights,
+    }
+    lookup: dict[str, Any] = {
+        "padding_idx": padding_idx,
+        "include_last_offset": include_last_offset and offsets is not None,
+    }
+    bags = {"mode": mode, **lookup}
+    if not scale_grad_by_freq and not sparse:
+        return pullback.embedding_bag(weight, **tensors, **bags)
+    table = weight.detach()
+    several = mode == "max"
+    value = pullback.embedding_bag(table, return_indices=several, **_constant(tensors), **bags)
+    if several:
+        value, tensors["output_index"] = value
+    gradient = partial(
+        _gradient_of_table,
+        num_embeddings=num_embeddings,
+        scale_grad_by_freq=scale_grad_by_freq,
+        sparse=sparse,
+        **bags,
+    )
+    weighted = per_sample_weights is not None and per_sample_weights.requires_grad
+    others = {"per_sample_weights": partial(_gradient_of_weights, **lookup)} if weighted else {}
+    if weighted:
+        tensors["weight"] = table
+    names = tuple(tensors)
+    return _WithGradient.apply(gradient, others, names, weight, value, *tensors.values())
+
+
+def _constant(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if given is None else given.detach() for name, given in tensors.items()}
+
+
+def _gradient_of_table(dout: Tensor, weight: Tensor | None = None, **given: Any) -> Any:
+    return pullback.embedding_bag_backward(dout, **given)
+
+
+def _gradient_of_weights(
+    dout: Tensor,
+    *,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None,
+    per_sample_weights: Tensor,
+    **lookup: Any,
+) -> Tensor:
+    return pullback.embedding_bag_per_sample_weights_backward(
+        dout, weight, indices, offsets, **lookup
+    )
 
 
 class Sparsemax(torch.nn.Module):  # type: ignore[misc]

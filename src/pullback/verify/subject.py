@@ -120,13 +120,14 @@ class Subject:
         return self.answer({k: v for k, v in arguments.items() if k in self.function.parameters})
 
     def takes(self, case: Case) -> bool:
-        """Whether this may be a case of the function: bags need offsets, scans and segments may
-        have them; those of losses have a target."""
+        """Whether this may be a case of the function: bags have weights of samples, and scans,
+        segments and bags may have offsets; those of losses have a target."""
         names = self.function.parameters
         if ("target" in case.arrays) != ("target" in names):
             return False
-        needed = "offsets" in names and "offsets" not in self.function.defaults
-        return "offsets" in names if "offsets" in case.arrays else not needed
+        if "indices" in names and ("per_sample_weights" in case.arrays) != ("offsets" in names):
+            return False
+        return "offsets" in names or "offsets" not in case.arrays
 
     def arguments(
         self,

@@ -89,8 +89,24 @@ def _bag_case(
     }
 
 
+def _bags_of_rows(rng: np.random.Generator) -> Iterator[Case]:
+    """Bags without offsets: rows of a matrix of indices, of weights too."""
+    weight = rng.standard_normal((11, 5))
+    for shape in ((4, 3), (1, 60), (60, 1), (3, 0), (0, 3), (0, 0), (2, 300)):
+        for values in ("in range", "out of range"):
+            low, high = (0, 11) if values == "in range" else (-2, 13)
+            arrays = {
+                "weight": weight,
+                "indices": rng.integers(low, high, shape),
+                "per_sample_weights": rng.standard_normal(shape),
+                "dout": rng.standard_normal((shape[0], 5)),
+            }
+            yield from _padded(f"rows of indices {shape}, {values}", arrays)
+
+
 def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _lookups(rng)
+    yield from _bags_of_rows(rng)
     weight = rng.standard_normal((11, 5))
     ties = rng.integers(-1, 2, (11, 5)) * rng.choice([-1.0, 1.0], (11, 5))
     hostile = np.stack([row for _, row in hostile_rows(rng)], axis=1)
@@ -141,16 +157,19 @@ def large_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"long bags of rows of {width}", _bag_case(rng, weight, some, [0, 9], False))
 
 
-def _drawn_bags(draw: Draw, names: Collection[str], n: int, options: dict[str, Any]) -> Array:
+def _drawn_offsets(draw: Draw, n: int, options: dict[str, Any]) -> Array:
     last = options["include_last_offset"] = draw.chance("include_last_offset")
     bags = draw.extent("bags", max(min(n + 8, draw.size), 1))
+    return draw.borders("offsets", n, bags + last)
+
+
+def _draw_mode(draw: Draw, names: Collection[str], options: dict[str, Any]) -> None:
     if "mode" in names:
         options["mode"] = draw.pick("mode", ("sum", "mean", "max"))
     if "return_indices" in names and options["mode"] == "max":
         options["return_indices"] = draw.chance("return_indices")
     else:
         options["return_indices"] = False
-    return draw.borders("offsets", n, bags + last)
 
 
 def draw(draw: Draw, names: Collection[str]) -> Case:
@@ -162,15 +181,21 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     shape: tuple[int, ...] = (draw.extent("positions", most),)
     if "offsets" not in names and draw.chance("shaped", 0.3):
         shape = draw.shape("indices", size=most)
+    elif "offsets" in names and draw.chance("rows_of_indices", 0.3):
+        bags = draw.extent("bags", most)
+        shape = bags, draw.extent("length", max(most // max(bags, 1), 1))
     count = int(np.prod(shape))
     ids = draw.ids("ids", count, rows)
     arrays = {"indices": ids.reshape(shape), "weight": draw.values("weight", (rows, columns))}
     lead = shape
     if "offsets" in names:
-        arrays["offsets"] = _drawn_bags(draw, names, count, options)
-        lead = (len(arrays["offsets"]) - options["include_last_offset"],)
+        lead, options["include_last_offset"] = shape[:1], False
+        if len(shape) == 1:
+            arrays["offsets"] = _drawn_offsets(draw, count, options)
+            lead = (len(arrays["offsets"]) - options["include_last_offset"],)
+        _draw_mode(draw, names, options)
         if options.get("mode", "") == "sum" and draw.chance("weighted"):
-            arrays["per_sample_weights"] = draw.values("per_sample_weights", (count,))
+            arrays["per_sample_weights"] = draw.values("per_sample_weights", shape)
     if "dout" in names:
         arrays["dout"] = draw.values("dout", (*lead, columns))
     if options.get("mode") == "max" and "output_index" in names and draw.chance("winners", 0.2):

@@ -1,7 +1,8 @@
 r"""Embeddings and bags of them: what they compute, what they need, what they promise.
 
 A position is kept if its index is in range and not `padding_idx`; others read as zeros and receive
-nothing. With v = indices[n], and bag b the positions from offsets[b] to the next offset:
+nothing. With v = indices[n], and bag b the positions from offsets[b] to the next offset (without
+offsets, all bags have the same number of positions):
 
     embedding   out[n] = weight[v]                  dweight[v] = Σ dout[n], in ascending order of n
     bag sum     out[b] = Σ weight[v] · p[n]         dweight[v] = Σ dout[b] · p[n],
@@ -106,12 +107,13 @@ class EmbeddingBackwardArgs:
 
 @dataclass(kw_only=True, slots=True)
 class EmbeddingBagArgs:
-    """`per_sample_weights` goes with sums; `output_index` is written by maxima."""
+    """`per_sample_weights` goes with sums; `output_index` is written by maxima. Without `offsets`
+    all bags have the same number of indices."""
 
     weight: Any
     indices: Any
-    offsets: Any
     out: Any
+    offsets: Any = None
     per_sample_weights: Any = None
     output_index: Any = None
 
@@ -123,7 +125,7 @@ class EmbeddingBagBackwardArgs:
 
     dout: Any
     indices: Any
-    offsets: Any
+    offsets: Any = None
     dweight: Any = None
     per_sample_weights: Any = None
     output_index: Any = None
@@ -189,16 +191,27 @@ def check_winners(op: str, desc: Any, winners: Any) -> None:
             raise FAILURES[4].raised(op, desc, int(position), int(flat[position]))
 
 
+def bag_length(desc: Any) -> int:
+    """How many indices each bag has, where all have the same number."""
+    return int(desc.num_indices // max(desc.num_bags, 1))
+
+
 def _admit(op: str, desc: Any, index: Any) -> None:
     strict = desc.policy is IndexPolicy.ERROR
     extent = ("num_embeddings", desc.num_embeddings)
     admit_index(op, desc, FAILURES, index, extent, strict, ascending=False)
 
 
-def check_weights(
-    op: str, desc: Any, weights: Any, table: Any = None, gradient: Any = None
+def check_bags(
+    op: str, desc: Any, offsets: Any, weights: Any, table: Any = None, gradient: Any = None
 ) -> None:
-    """Weights of samples belong to sums, and their gradient needs the table."""
+    """Only bags of equal length need no offsets. Weights of samples belong to sums, and their
+    gradient needs the table."""
+    if offsets is None and desc.num_bags * bag_length(desc) != desc.num_indices:
+        got = f"None, with {desc.num_indices} indices in {desc.num_bags} bags"
+        raise InvalidProblem(op, "offsets", "given where bags differ in length", got)
+    if offsets is None and desc.include_last_offset:
+        raise InvalidProblem(op, "offsets", "given with include_last_offset", "None")
     for name, given in (("per_sample_weights", weights), ("d_per_sample_weights", gradient)):
         if given is not None and desc.mode != "sum":
             raise InvalidProblem(
@@ -238,7 +251,12 @@ def _is_max(desc: Any) -> bool:
 _IDS, *_PARTS = index_slots(
     "indices", lambda desc: desc.num_indices, lambda desc: desc.num_embeddings
 )
-_OFFSETS = Slot("offsets", lambda desc: (desc.num_bags + desc.include_last_offset,), holds=INDEX)
+_OFFSETS = Slot(
+    "offsets",
+    lambda desc: (desc.num_bags + desc.include_last_offset,),
+    holds=INDEX,
+    needed=_never,
+)
 _WEIGHTS = Slot("per_sample_weights", _positions, needed=_never)
 _WINNER = (ElementKind.I64,)
 

@@ -14,7 +14,7 @@ from pullback.contract.kinds import IndexPolicy
 from pullback.cpu.program import Phase, Program, bits_of, grain_for
 from pullback.ops.embedding import cpu_bag as bag
 from pullback.ops.embedding import cpu_bag_max as maxima
-from pullback.ops.embedding.contract import check_weights
+from pullback.ops.embedding.contract import bag_length, check_bags
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_grouping import (
@@ -35,6 +35,7 @@ from pullback.ops.segment.cpu_grouping import (
 )
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.loops import all_axes, all_but_last, last_axis, row_loops
+from pullback.tensor.layout import Loops
 from pullback.tensor.view import TensorRef
 
 _I64 = ElementKind.I64
@@ -139,12 +140,20 @@ def _bag_tables(room: at.Room, desc: Any) -> Values:
     }
 
 
-def _bag_phases(values: Values, offsets: TensorRef) -> tuple[Phase, ...]:
+def _bag_phases(values: Values, desc: Any, offsets: TensorRef | None) -> tuple[Phase, ...]:
+    if offsets is None:
+        values |= {at.OFFSETS_COUNT: bag.NO_OFFSETS, at.OFFSETS_STEP: bag_length(desc)}
+        return (Phase(bag.find_bags, values[at.BAG_CHUNKS], 1, **_ANY, index=_I64),)
     values[at.OFFSETS_STEP] = offsets.strides[0]
     return (
         Phase(bag.find_bags, values[at.BAG_CHUNKS], 1, **_ANY, index=offsets.element),
         Phase(bag.judge_bags, 1, 1, **_ANY, index=_I64),
     )
+
+
+def _bag_rows(ids: TensorRef, *others: TensorRef | None) -> Loops:
+    """The loops over indices, and over tensors with a value for each."""
+    return row_loops(all_axes(ids), *(all_axes(ids if view is None else view) for view in others))
 
 
 def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
@@ -174,19 +183,20 @@ def _step(view: TensorRef | None, axis: int = 0) -> int:
 
 def embedding_bag(desc: Any, *views: Any) -> Program:
     weight, ids, out, _, prepared, offsets, weights, winners = views
-    check_weights("embedding_bag", desc, weights)
+    check_bags("embedding_bag", desc, offsets, weights)
     _, values = _forward_tables(desc)
+    rows = _bag_rows(ids, weights)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
         at.POSITION_ROW: weight.strides[0],
         at.SEGMENT_ROW: out.strides[0],
-        at.WEIGHTS_STEP: _step(weights),
+        at.WEIGHTS_STEP: position_row(rows),
         at.WINNERS_ROW: _step(winners),
         at.WINNERS_STEP: _step(winners, 1),
     }
     is_max = desc.mode == "max"
     values[at.SCALING] = at.NUMBERED if is_max else _scaling(weights)
-    phases, rows = _bag_phases(values, offsets), row_loops(all_axes(ids))
+    phases = _bag_phases(values, desc, offsets)
     if values[at.STRICT] and prepared is None:
         phases += check_phases(values)
         apart = position_row(rows, 0) not in (0, MANY_LOOPS)
@@ -238,27 +248,28 @@ def embedding_bag_backward_workspace(desc: Any) -> int:
 
 
 def embedding_bag_backward(desc: Any, *views: Any) -> Program:
-    *_, weights, _, weight, d_weights = views
-    check_weights("embedding_bag_backward", desc, weights, weight, d_weights)
+    *_, offsets, weights, _, weight, d_weights = views
+    check_bags("embedding_bag_backward", desc, offsets, weights, weight, d_weights)
     return (_max_backward if desc.mode == "max" else _sum_backward)(desc, *views)
 
 
 def _sum_backward(desc: Any, *views: Any) -> Program:
     dout, ids, dweight, order, tables, offsets, weights, _, weight, d_weights = views
     _, values, _ = _backward_tables(desc)
+    rows = _bag_rows(ids, weights, d_weights)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
         at.MAPPING: at.BY_BAG,
         at.SCALING: at.BY_SIZE if desc.mode == "mean" else _scaling(weights),
         at.POSITION_ROW: dout.strides[0],
         at.SEGMENT_ROW: _step(dweight),
-        at.WEIGHTS_STEP: _step(weights),
+        at.WEIGHTS_STEP: position_row(rows),
         at.TABLE_ROW: _step(weight),
         at.TABLE_STEP: _step(weight, 1),
-        at.D_WEIGHTS_STEP: _step(d_weights),
+        at.D_WEIGHTS_STEP: position_row(rows, 2),
     }
     prepared, nbytes = given(values, order, tables), _row_bytes(desc)
-    phases = _bag_phases(values, offsets)
+    phases = _bag_phases(values, desc, offsets)
     if not prepared:
         phases += check_phases(values) if dweight is None else sort_phases(values)
     phases += (Phase(bag.fill_bags, desc.num_bags + 1, grain_for(400), **_ANY),)
@@ -271,7 +282,6 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
             strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
     columns = last_axis([dout, dout if dweight is None else dweight])
-    rows = row_loops(all_axes(ids))
     return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
@@ -286,7 +296,7 @@ def _max_backward(desc: Any, *views: Any) -> Program:
     dout, ids, dweight, _, tables, offsets, _, winners, _, _ = views
     _, values, others = _backward_tables(desc)
     values[at.LAST] = last_id(desc.num_embeddings, ids)
-    phases = _bag_phases(values, offsets)
+    phases = _bag_phases(values, desc, offsets)
     phases += () if tables is not None else check_phases(values)
     others |= {
         at.LAST: last_id(desc.num_embeddings, winners),

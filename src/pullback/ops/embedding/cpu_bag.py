@@ -26,6 +26,7 @@ from pullback.ops.segment.cpu_words import (
     scratch,
 )
 
+NO_OFFSETS = -1  # in place of how many there are
 BAG_CHUNK = 1 << 13  # offsets per item of the phases that look at them
 
 
@@ -34,7 +35,10 @@ BAG_CHUNK = 1 << 13  # offsets per item of the phases that look at them
 
 @inlined
 def border(task, offsets, b):
-    """Where bag b begins. Unless offsets say it, the last one ends with the positions."""
+    """Where bag b begins. Unless offsets say it, the last one ends with the positions. Without any,
+    bags are as long as the step."""
+    if word(task, OFFSETS_COUNT) == NO_OFFSETS:
+        return b * word(task, OFFSETS_STEP)
     if b >= word(task, OFFSETS_COUNT):
         return word(task, ROWS) if b > 0 else 0
     return read_wide(offsets, b * word(task, OFFSETS_STEP))

@@ -24,7 +24,7 @@ from pullback.ops.segment.cpu_dot import row_product
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
 from pullback.ops.segment.cpu_index import chunk_of, findings, id_by_step, limit, single_step
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed, row_of
-from pullback.ops.segment.cpu_strip import as_compute, lanes, load, store
+from pullback.ops.segment.cpu_strip import MANY_LOOPS, as_compute, lanes, load, store
 from pullback.ops.segment.cpu_sum import nothing, plus, summed
 from pullback.ops.segment.cpu_walk import (
     columns_of,
@@ -66,6 +66,7 @@ from pullback.ops.segment.cpu_words import (
     WINNERS,
     WINNERS_ROW,
     WINNERS_STEP,
+    position_offset,
     scratch,
     table,
 )
@@ -287,9 +288,10 @@ def weight_gradients(task, lo, hi):
     ids_step = single_step(task)
     for n in range(lo, hi):
         row, bag = row_of(task, ids, n, ids_step), bag_of[n]
+        where = n * target_step if target_step != MANY_LOOPS else position_offset(task, 2, n)
         if row < 0 or bag < 0:
-            write(target, n * target_step, lane(filled_wide(target, 0.0, 1), 0))
+            write(target, where, lane(filled_wide(target, 0.0, 1), 0))
             continue
         of_bag, of_row = bag * stride, row * table_row
         value = row_product(source, of_bag, along, rows, of_row, table_step, columns, DOT_LANES)
-        write(target, n * target_step, lane(value, 0))
+        write(target, where, lane(value, 0))

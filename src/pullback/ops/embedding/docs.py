@@ -22,11 +22,11 @@ _GRADIENT = {
 }
 _BAGS = {
     **_SHARED,
-    "indices": "Rows of the table, `[N]`.",
+    "indices": "Rows of the table, `[N]`; without `offsets`, `[bags, length]`.",
     "offsets": "Where each bag begins, `[bags]`: from 0, never decreasing, at most N. The last bag "
-    "ends at N.",
+    "ends at N. Left out, each row of 2-D indices is a bag.",
     "mode": "What becomes of the rows of a bag.",
-    "per_sample_weights": 'Factors of the rows, `[N]`, with mode "sum" only.',
+    "per_sample_weights": 'Factors of the rows, in the shape of `indices`, with mode "sum" only.',
     "include_last_offset": "`offsets` has one more entry, the end of the last bag.",
     "return_indices": 'Return the row that each maximum came from; mode "max" only.',
 }
@@ -94,6 +94,9 @@ output_index : int64, of the shape of `out`; -1 where a bag is empty.""",
         >>> pb.embedding_bag(table, np.array([0, 2, 1]), np.array([0, 2]))
         array([[3.5],
                [2. ]])
+        >>> pb.embedding_bag(table, np.array([[0, 2], [1, 1]]), mode="sum")
+        array([[7.],
+               [4.]])
         >>> indices, offsets = np.array([0, 2]), np.array([0, 2])
         >>> pb.embedding_bag(table, indices, offsets, mode="max", return_indices=True)
         (array([[6.],
@@ -115,7 +118,7 @@ output_index : int64, of the shape of `out`; -1 where a bag is empty.""",
     ),
     "embedding_bag_per_sample_weights_backward": Doc(
         parameters={**_BAGS, "dout": "Gradient of the output, `[bags, columns]`."},
-        returns="d_per_sample_weights : `[N]`.",
+        returns="d_per_sample_weights : In the shape of `indices`.",
         rules="dp[n] = <dout[b], weight[indices[n]]> for position n of bag b, 0 where it is "
         "skipped or in no bag.",
         cost=_COST.format(""),

@@ -148,8 +148,13 @@ def embedding_backward(
     return _admitted(op, Call(EmbeddingBackwardPlan, desc, tensors, ("dweight",)), indices)
 
 
-def _bags(op: str, offsets: Tensor, include_last_offset: Any) -> int:
+def _bags(op: str, indices: Any, offsets: Tensor | None, include_last_offset: Any) -> int:
+    """How many bags there are: as offsets say or, without them, one for each row of indices."""
     check_flag(op, "include_last_offset", include_last_offset)
+    if offsets is None:
+        if include_last_offset:
+            raise InvalidProblem(op, "include_last_offset", "False without offsets", "True")
+        return int(indices.shape[0])
     _check_rank(op, "offsets", offsets, 1)
     count = offsets.shape[0] - int(include_last_offset)
     if count < 0:
@@ -157,16 +162,28 @@ def _bags(op: str, offsets: Tensor, include_last_offset: Any) -> int:
     return count
 
 
-def _flat(op: str, indices: Any, columns: Tensor, rows: str) -> None:
-    _check_rank(op, "indices", indices, 1)
+def _check_bags(op: str, indices: Any, offsets: Any, columns: Tensor, rows: str) -> None:
+    if offsets is None and len(indices.shape) == 1:
+        raise InvalidProblem(op, "offsets", "given with indices of rank 1", "None")
+    _check_rank(op, "indices", indices, 2 if offsets is None else 1)
     _check_rank(op, rows, columns, 2)
+
+
+def _per_position(op: str, name: str, given: Tensor | None, indices: Any) -> dict[str, TensorRef]:
+    """The slot of a tensor with a value for each index, flat."""
+    if given is None:
+        return {}
+    if given.shape != tuple(indices.shape):
+        expected = f"of the shape of indices, {tuple(indices.shape)}"
+        raise InvalidProblem(op, name, expected, f"shape {given.shape}")
+    return {name: given.folded((given.size,))}
 
 
 @Function
 def embedding_bag(
     weight: Tensor,
     indices: Indices,
-    offsets: Indices,
+    offsets: Indices | None = None,
     *,
     mode: Literal["sum", "mean", "max"] | EmbeddingKind = "mean",
     padding_idx: int | None = None,
@@ -175,38 +192,42 @@ def embedding_bag(
     out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
     return_indices: bool = False,
 ) -> Call:
-    """Rows of `weight` reduced in bags, which begin at `offsets`. With `return_indices` (mode "max"
-    only), (values, the row each value came from, -1 where a bag is empty)."""
+    """Rows of `weight` reduced in bags, which begin at `offsets`; without them `indices` are 2-D,
+    and each row of them is a bag. With `return_indices` (mode "max" only), (values, the row each
+    value came from, -1 where a bag is empty)."""
     op = "embedding_bag"
-    _flat(op, indices, weight, "weight")
+    _check_bags(op, indices, offsets, weight, "weight")
     check_flag(op, "return_indices", return_indices)
     rows, columns = weight.shape
     desc = EmbeddingBagDescriptor(
         num_embeddings=rows,
         embedding_dim=columns,
-        num_indices=indices.shape[0],
+        num_indices=prod(indices.shape),
         element=weight.element,
         padding_idx=_padding(op, padding_idx, rows),
         policy=option(op, "out_of_range", out_of_range, IndexPolicy),
-        num_bags=_bags(op, offsets, include_last_offset),
+        num_bags=_bags(op, indices, offsets, include_last_offset),
         mode=_mode(op, mode),
         include_last_offset=include_last_offset,
     )
     if return_indices and desc.mode != "max":
         raise InvalidProblem(op, "return_indices", "False unless mode is 'max'", "True")
-    tensors = {"weight": weight, "offsets": offsets, "per_sample_weights": per_sample_weights}
+    tensors = {
+        "weight": weight,
+        "offsets": offsets,
+        **_ids(indices),
+        **_per_position(op, "per_sample_weights", per_sample_weights, indices),
+    }
     returns = ("out", "output_index") if return_indices else ("out",)
-    return _admitted(
-        op, Call(EmbeddingBagPlan, desc, {**tensors, **_ids(indices)}, returns), indices
-    )
+    return _admitted(op, Call(EmbeddingBagPlan, desc, tensors, returns), indices)
 
 
 @SparseFunction
 def embedding_bag_backward(
     dout: Tensor,
     indices: Indices,
-    offsets: Indices,
-    num_embeddings: int,
+    offsets: Indices | None = None,
+    num_embeddings: int | None = None,
     *,
     mode: Literal["sum", "mean", "max"] | EmbeddingKind = "mean",
     padding_idx: int | None = None,
@@ -218,21 +239,22 @@ def embedding_bag_backward(
     sparse: bool = False,
     out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
-    """Gradient of `embedding_bag` with respect to the table; mode "max" needs the forward's
-    `output_index`. `accumulate_into` and `sparse` as in `embedding_backward`."""
+    """Gradient of `embedding_bag` with respect to the table of `num_embeddings` rows; mode "max"
+    needs the forward's `output_index`. `accumulate_into` and `sparse` as in
+    `embedding_backward`."""
     op = "embedding_bag_backward"
     _check_sparse(op, sparse, accumulate_into)
-    _flat(op, indices, dout, "dout")
+    _check_bags(op, indices, offsets, dout, "dout")
     columns = dout.shape[1]
     rows = check_extent(op, "num_embeddings", num_embeddings, columns * dout.element.itemsize)
     desc = EmbeddingBagBackwardDescriptor(
         num_embeddings=rows,
         embedding_dim=columns,
-        num_indices=indices.shape[0],
+        num_indices=prod(indices.shape),
         element=dout.element,
         padding_idx=_padding(op, padding_idx, rows),
         policy=option(op, "out_of_range", out_of_range, IndexPolicy),
-        num_bags=_bags(op, offsets, include_last_offset),
+        num_bags=_bags(op, indices, offsets, include_last_offset),
         mode=_mode(op, mode),
         include_last_offset=include_last_offset,
         scale_grad_by_freq=scale_grad_by_freq,
@@ -241,9 +263,9 @@ def embedding_bag_backward(
     tensors = {
         "dout": dout,
         "offsets": offsets,
-        "per_sample_weights": per_sample_weights,
         "output_index": output_index,
         **_ids(indices),
+        **_per_position(op, "per_sample_weights", per_sample_weights, indices),
         **_target(op, accumulate_into, (rows, columns)),
     }
     return _admitted(op, Call(EmbeddingBagBackwardPlan, desc, tensors, ("dweight",)), indices)
@@ -254,28 +276,29 @@ def embedding_bag_per_sample_weights_backward(
     dout: Tensor,
     weight: Tensor,
     indices: Indices,
-    offsets: Indices,
+    offsets: Indices | None = None,
     *,
     padding_idx: int | None = None,
     include_last_offset: bool = False,
     out_of_range: Literal["error", "skip"] | IndexPolicy = "error",
 ) -> Call:
     """Gradient of `embedding_bag` (mode "sum") with respect to the weights of samples: one number
-    for each position, 0 where it is skipped or in no bag."""
+    for each index, 0 where it is skipped or in no bag."""
     op = "embedding_bag_per_sample_weights_backward"
-    _flat(op, indices, weight, "weight")
+    _check_bags(op, indices, offsets, weight, "weight")
     rows, columns = weight.shape
     desc = EmbeddingBagBackwardDescriptor(
         num_embeddings=rows,
         embedding_dim=columns,
-        num_indices=indices.shape[0],
+        num_indices=prod(indices.shape),
         element=weight.element,
         padding_idx=_padding(op, padding_idx, rows),
         policy=option(op, "out_of_range", out_of_range, IndexPolicy),
-        num_bags=_bags(op, offsets, include_last_offset),
+        num_bags=_bags(op, indices, offsets, include_last_offset),
         mode="sum",
         include_last_offset=include_last_offset,
     )
     tensors = {"dout": dout, "weight": weight, "offsets": offsets, **_ids(indices)}
-    returns = ("d_per_sample_weights",)
-    return _admitted(op, Call(EmbeddingBagBackwardPlan, desc, tensors, returns), indices)
+    name = "d_per_sample_weights"
+    shapes = {name: tuple(indices.shape)}
+    return _admitted(op, Call(EmbeddingBagBackwardPlan, desc, tensors, (name,), shapes), indices)

@@ -24,7 +24,7 @@ from pullback.gpu.program import (
 )
 from pullback.gpu.sketch import Sample, Sketch
 from pullback.gpu.tile import wide
-from pullback.ops.embedding.contract import check_weights
+from pullback.ops.embedding.contract import bag_length, check_bags
 from pullback.ops.embedding.gpu_kernels import (
     bag_of,
     clear,
@@ -87,9 +87,8 @@ def _lookup(desc: Any, weight: Any, indices: Any, out: Any, *_: Any) -> GpuProgr
     size = desc.element.itemsize * desc.embedding_dim
     traffic = desc.num_indices * (2 * size + indices.element.itemsize)
     grid = ceil_div(desc.num_indices, tile.rows) * blocks
-    return GpuProgram(
-        (*groups.steps, Step(lookup, grid, arguments, tile.warps, traffic)), groups.status
-    )
+    groups.steps.append(Step(lookup, grid, arguments, tile.warps, traffic))
+    return GpuProgram(tuple(groups.steps), groups.status)
 
 
 def _reduction(desc: Any, state: str, **options: Any) -> Reduction:
@@ -130,10 +129,14 @@ def _find_bags(groups: Groups, desc: Any, offsets: Any) -> Scratch:
     borders = groups.arena.take(_I64, desc.num_bags + 1)
     blocks = ceil_div(desc.num_bags + 1, FLAT.block)
     wrong = groups.arena.take(_I64, blocks)
-    operand = Operand(5, offsets.element)
-    where = {"offsets": operand, "borders": borders, "wrong": wrong, "bags": desc.num_bags}
-    where |= {"given": given, "count": desc.num_indices, "step": offsets.strides[0]}
+    where = {"borders": borders, "wrong": wrong, "bags": desc.num_bags, "given": given}
+    where |= {"offsets": None, "count": desc.num_indices, "step": bag_length(desc)}
+    if offsets is not None:
+        operand = Operand(5, offsets.element)
+        where |= {"offsets": operand, "step": offsets.strides[0]}
     groups.flat(find_bags, desc.num_bags + 1, 16 * (desc.num_bags + 1), **where)
+    if offsets is None:
+        return borders
     findings = {"ids": operand, "outside": wrong, "descent": wrong, "count": given}
     groups.conclude(blocks, offsets, **findings, OUTSIDE=BAD_OFFSETS, DESCENT=0)
     return borders
@@ -150,7 +153,7 @@ def _bag(
     shares: Any,
     winners: Any,
 ) -> GpuProgram:
-    check_weights("embedding_bag", desc, shares)
+    check_bags("embedding_bag", desc, offsets, shares)
     groups = _grouped(desc)
     borders = _find_bags(groups, desc, offsets)
     ids = _check(groups, desc, indices)
@@ -182,15 +185,13 @@ def _bag(
 def _shares(shares: Any) -> dict[str, Any]:
     if shares is None:
         return {"factor": None}
-    return {"factor": Operand(6, shares.element), "step_factor": shares.strides[0]}
+    return {"factor": Operand(6, shares.element), **walk("factor", shares)}
 
 
 def _index(winners: Any) -> dict[str, Any]:
     """Where output_index goes: the same loops as those of the result, other strides."""
-    if winners is None:
-        return {}
-    loops = _rows("index", winners)
-    return {name: loops[name] for name in ("index_strides", "index_steps")}
+    loops = {} if winners is None else _rows("index", winners)
+    return {name: loops[name] for name in loops if name in ("index_strides", "index_steps")}
 
 
 def _bag_backward(
@@ -206,7 +207,7 @@ def _bag_backward(
     weight: Any,
     d_shares: Any,
 ) -> GpuProgram:
-    check_weights("embedding_bag_backward", desc, shares, weight, d_shares)
+    check_bags("embedding_bag_backward", desc, offsets, shares, weight, d_shares)
     groups = _grouped(desc)
     borders = _find_bags(groups, desc, offsets)
     ids = _check(groups, desc, indices)
@@ -243,7 +244,7 @@ def _table_of_sums(
             groups.steps.append(Step(count_kept, grid, {**counted, **tile}, BAGS.warps, traffic))
         where = {"bag": bag, "held": held, "divisor": divisor, "count": desc.num_indices}
         groups.flat(divisors, desc.num_indices, 3 * traffic, **where)
-        factor = {"factor": divisor}
+        factor = {"factor": divisor, "factor_extents": (desc.num_indices,), "factor_strides": (1,)}
     groups.sort(ids, views["indices"], desc.padding_idx, bag)
     reduction = _reduction(
         desc,
@@ -316,7 +317,7 @@ def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str
         "gate": groups.status,
         "count": desc.num_indices,
         "columns": desc.embedding_dim,
-        "step": views["d_shares"].strides[0],
+        **walk("out", views["d_shares"]),
         **_rows("dout", views["dout"]),
         **_rows("weight", views["weight"]),
         "WIDE": wide(desc.element.accumulator),
@@ -367,17 +368,19 @@ def _sums(desc: Any) -> PrecisionGuarantee:
 
 _SIZES = {"num_embeddings": 1 << 16, "embedding_dim": 128, "num_indices": 1 << 18}
 _BAGS = tuple(
-    Sample(mode, {**_SIZES, "num_bags": 1 << 14, "mode": mode}) for mode in ("sum", "mean", "max")
+    Sample(mode, {**_SIZES, "num_bags": 1 << 14, "mode": mode}, ("offsets",))
+    for mode in ("sum", "mean", "max")
 )
+_ROWS_OF_INDICES = Sample("sum of rows of indices", _BAGS[0].options)
 _BACK = (
-    *(Sample(s.title, s.options, ("dweight",)) for s in _BAGS),
-    Sample("max of a new table", {**_BAGS[2].options, "accumulate": False}, ("dweight",)),
+    *(Sample(s.title, s.options, ("dweight", "offsets")) for s in _BAGS),
+    Sample("max of a new table", {**_BAGS[2].options, "accumulate": False}, ("dweight", "offsets")),
 )
-_SHARES = Sample("shares", _BAGS[0].options, ("weight", "d_per_sample_weights"))
+_SHARES = Sample("shares", _BAGS[0].options, ("weight", "d_per_sample_weights", "offsets"))
 
 embedding = Layout(
     _lookup, _exact, lambda desc: group_bytes(desc.num_indices, 0), (Sample("rows", _SIZES),)
 )
 embedding_backward = Layout(_backward, _sums, _sorted_bytes, (Sample("rows", _SIZES),))
-embedding_bag = Layout(_bag, _sums, _bag_bytes, _BAGS)
+embedding_bag = Layout(_bag, _sums, _bag_bytes, (*_BAGS, _ROWS_OF_INDICES))
 embedding_bag_backward = Layout(_bag_backward, _sums, _bag_backward_bytes, (*_BACK, _SHARES))

@@ -55,8 +55,12 @@ def lookup(
 @triton.jit
 def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr):
     """Where bags begin and, one more, where the last ends; of a block, the first offset that does
-    not start at 0, decreases, or is beyond the positions. What is written stays inside them."""
+    not start at 0, decreases, or is beyond the positions. What is written stays inside them.
+    Without offsets, bags are as long as the step."""
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    if offsets is None:
+        tl.store(borders + k, k * step, mask=k <= bags)
+        return
     known = k < given
     value = tl.load(offsets + k * step, mask=known, other=0).to(tl.int64)
     before = tl.load(offsets + (k - 1) * step, mask=known & (k > 0), other=0).to(tl.int64)
@@ -200,7 +204,8 @@ def dots(
     gate,
     count,
     columns,
-    step,
+    out_extents,
+    out_strides,
     dout_extents,
     dout_strides,
     dout_columns,
@@ -232,4 +237,5 @@ def dots(
     live = known
     if gate is not None:
         live = live & (tl.load(gate) == 0)
-    tl.store(out + n * step, tl.sum(total, 1).to(out.dtype.element_ty), mask=live)
+    at = place(n, out_extents, out_strides)
+    tl.store(out + at, tl.sum(total, 1).to(out.dtype.element_ty), mask=live)

@@ -24,10 +24,21 @@ def _read(
     return ids, live
 
 
-def _bags(offsets: npt.ArrayLike, include_last_offset: bool, count: int) -> list[slice]:
+def _bags(
+    indices: npt.ArrayLike, offsets: npt.ArrayLike | None, include_last_offset: bool
+) -> list[slice]:
+    """The positions of each bag, among flat indices; without offsets, each row is a bag."""
+    shape = np.shape(indices)
+    if offsets is None:
+        return [slice(bag * shape[1], (bag + 1) * shape[1]) for bag in range(shape[0])]
     borders = np.asarray(offsets, dtype=np.int64).tolist()
-    borders = borders if include_last_offset else [*borders, count]
+    borders = borders if include_last_offset else [*borders, shape[0]]
     return [slice(start, end) for start, end in pairwise(borders)]
+
+
+def _shares(weights: npt.ArrayLike | None, count: int) -> Wide:
+    """What each position is multiplied by."""
+    return np.ones(count, np.longdouble) if weights is None else wide(weights).reshape(count)
 
 
 def _finish(
@@ -91,7 +102,7 @@ def embedding_backward(
 def embedding_bag(
     weight: npt.ArrayLike,
     indices: npt.ArrayLike,
-    offsets: npt.ArrayLike,
+    offsets: npt.ArrayLike | None = None,
     *,
     mode: Mode = "mean",
     padding_idx: int | None = None,
@@ -102,8 +113,8 @@ def embedding_bag(
 ) -> Wide | tuple[Wide, Ints]:
     table = wide(weight)
     ids, live = _read(indices, len(table), padding_idx, out_of_range)
-    bags = _bags(offsets, include_last_offset, ids.size)
-    shares = np.ones(ids.size) if per_sample_weights is None else wide(per_sample_weights)
+    bags = _bags(indices, offsets, include_last_offset)
+    shares = _shares(per_sample_weights, ids.size)
     out = np.zeros((len(bags), table.shape[1]), np.longdouble)
     winners = np.full(out.shape, -1, np.int64)
     for bag, members in enumerate(bags):
@@ -123,8 +134,8 @@ def embedding_bag(
 def embedding_bag_backward(
     dout: npt.ArrayLike,
     indices: npt.ArrayLike,
-    offsets: npt.ArrayLike,
-    num_embeddings: int,
+    offsets: npt.ArrayLike | None = None,
+    num_embeddings: int = 0,
     *,
     mode: Mode = "mean",
     padding_idx: int | None = None,
@@ -138,11 +149,11 @@ def embedding_bag_backward(
 ) -> Wide | tuple[Ints, Wide]:
     g = wide(dout)
     ids, live = _read(indices, num_embeddings, padding_idx, out_of_range)
-    shares = np.ones(ids.size) if per_sample_weights is None else wide(per_sample_weights)
+    shares = _shares(per_sample_weights, ids.size)
     sums = np.zeros((num_embeddings, g.shape[1]), np.longdouble)
     holders = np.zeros(num_embeddings, np.int64)
     received = np.zeros(num_embeddings, np.bool_)
-    for bag, members in enumerate(_bags(offsets, include_last_offset, ids.size)):
+    for bag, members in enumerate(_bags(indices, offsets, include_last_offset)):
         positions = np.arange(members.start, members.stop)[live[members]]
         np.add.at(holders, ids[positions], 1)
         if mode == "max":
@@ -163,7 +174,7 @@ def embedding_bag_per_sample_weights_backward(
     dout: npt.ArrayLike,
     weight: npt.ArrayLike,
     indices: npt.ArrayLike,
-    offsets: npt.ArrayLike,
+    offsets: npt.ArrayLike | None = None,
     *,
     padding_idx: int | None = None,
     include_last_offset: bool = False,
@@ -173,8 +184,8 @@ def embedding_bag_per_sample_weights_backward(
     g, table = wide(dout), wide(weight)
     ids, live = _read(indices, len(table), padding_idx, out_of_range)
     shares = np.zeros(ids.size, np.longdouble)
-    for bag, members in enumerate(_bags(offsets, include_last_offset, ids.size)):
+    for bag, members in enumerate(_bags(indices, offsets, include_last_offset)):
         for position in range(members.start, members.stop):
             if live[position]:
                 shares[position] = (g[bag] * table[ids[position]]).sum()
-    return shares
+    return shares.reshape(np.shape(indices))

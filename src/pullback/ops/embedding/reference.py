@@ -8,7 +8,7 @@ import numpy as np
 
 from pullback.contract.kinds import IndexPolicy
 from pullback.ops.embedding import oracle
-from pullback.ops.embedding.contract import FAILURES, check_weights, check_winners
+from pullback.ops.embedding.contract import FAILURES, bag_length, check_bags, check_winners
 from pullback.ops.segment.index import check_ids
 
 Arrays = dict[str, Any]
@@ -21,6 +21,8 @@ def _options(op: str, desc: Any, indices: Any) -> Arrays:
 
 
 def _bag_options(op: str, desc: Any, indices: Any, offsets: Any) -> Arrays:
+    if offsets is None:
+        offsets = bag_length(desc) * np.arange(desc.num_bags)
     borders = offsets.astype(np.int64)
     previous = np.concatenate([[0], borders[:-1]]).astype(np.int64)
     wrong = (borders < previous) | (borders > desc.num_indices) | (borders < 0)
@@ -28,7 +30,7 @@ def _bag_options(op: str, desc: Any, indices: Any, offsets: Any) -> Arrays:
     for position in np.flatnonzero(wrong)[:1]:
         raise FAILURES[3].raised(op, desc, int(position), int(borders[position]))
     shared = {"mode": desc.mode, "include_last_offset": desc.include_last_offset}
-    return {**_options(op, desc, indices), **shared}
+    return {**_options(op, desc, indices), **shared, "offsets": borders}
 
 
 def embedding(desc: Any, *, weight: Any, indices: Any, **_: Any) -> Arrays:
@@ -50,14 +52,19 @@ def embedding_backward(desc: Any, *, dout: Any, indices: Any, dweight: Any, **_:
 
 
 def embedding_bag(
-    desc: Any, *, weight: Any, indices: Any, offsets: Any, per_sample_weights: Any = None, **_: Any
+    desc: Any,
+    *,
+    weight: Any,
+    indices: Any,
+    offsets: Any = None,
+    per_sample_weights: Any = None,
+    **_: Any,
 ) -> Arrays:
-    check_weights("embedding_bag", desc, per_sample_weights)
+    check_bags("embedding_bag", desc, offsets, per_sample_weights)
     options = _bag_options("embedding_bag", desc, indices, offsets)
     out, winners = oracle.embedding_bag(
         weight,
         indices,
-        offsets,
         per_sample_weights=per_sample_weights,
         return_indices=True,
         **options,
@@ -70,7 +77,7 @@ def embedding_bag_backward(
     *,
     dout: Any,
     indices: Any,
-    offsets: Any,
+    offsets: Any = None,
     dweight: Any = None,
     per_sample_weights: Any = None,
     output_index: Any = None,
@@ -79,7 +86,7 @@ def embedding_bag_backward(
     **_: Any,
 ) -> Arrays:
     op = "embedding_bag_backward"
-    check_weights(op, desc, per_sample_weights, weight, d_per_sample_weights)
+    check_bags(op, desc, offsets, per_sample_weights, weight, d_per_sample_weights)
     options = _bag_options(op, desc, indices, offsets)
     found: Arrays = {}
     if dweight is not None and desc.mode == "max":
@@ -88,8 +95,7 @@ def embedding_bag_backward(
         found["dweight"] = oracle.embedding_bag_backward(
             dout,
             indices,
-            offsets,
-            desc.num_embeddings,
+            num_embeddings=desc.num_embeddings,
             per_sample_weights=per_sample_weights,
             output_index=output_index,
             scale_grad_by_freq=desc.scale_grad_by_freq,
@@ -99,6 +105,6 @@ def embedding_bag_backward(
     if d_per_sample_weights is not None:
         del options["mode"]
         found["d_per_sample_weights"] = oracle.embedding_bag_per_sample_weights_backward(
-            dout, weight, indices, offsets, **options
+            dout, weight, indices, **options
         )
     return found

@@ -85,6 +85,11 @@ def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids,
         "padding_idx": None,
         "out_of_range": "skip",
     }
+    if "offsets" in given and given["offsets"] is None:
+        bags, length = np.shape(given["indices"])
+        smaller["offsets"] = _like(given["dout"], length * np.arange(bags))
+        weights = given["per_sample_weights"]
+        smaller["per_sample_weights"] = None if weights is None else weights.reshape(-1)
     if receivers is not ids:
         shape = given["output_index"].shape
         smaller["output_index"] = _like(given["dout"], renumbered(receivers).reshape(shape))

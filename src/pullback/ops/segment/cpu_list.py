@@ -134,7 +134,9 @@ def list_sure(task, block, places):
 def scale_of(task, scaling, row, n, number):
     """What comes with a row: a weight, the size of its bag, or its number in the block."""
     if scaling == BY_WEIGHT:
-        return read_wide(pointer(task, WEIGHTS), n * word(task, WEIGHTS_STEP))
+        step = word(task, WEIGHTS_STEP)
+        where = n * step if step != MANY_LOOPS else position_offset(task, 1, n)
+        return read_wide(pointer(task, WEIGHTS), where)
     if scaling == BY_SIZE:
         return as_i64_pointer(scratch(task, BAG_SIZES_AT))[row]
     return number

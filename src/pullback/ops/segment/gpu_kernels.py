@@ -156,7 +156,8 @@ def reduce(
     columns,
     blocks,
     bits,
-    step_factor,
+    factor_extents,
+    factor_strides,
     empty: tl.float64,
     out_extents,
     out_strides,
@@ -209,7 +210,8 @@ def reduce(
         use = inside[:, None] & live[None, :]
         value = tl.load(source + at, mask=use, other=0.0).to(WIDE)
         if factor is not None:
-            scale = tl.load(factor + element * step_factor, mask=inside, other=1)
+            at = place(element, factor_extents, factor_strides)
+            scale = tl.load(factor + at, mask=inside, other=1)
             scale = scale.to(WIDE)[:, None]
             value = divide(value, scale) if DIVIDE else value * scale
         held += inside.to(tl.int64)

@@ -111,7 +111,9 @@ class Reduction:
         own = {
             "blocks": blocks,
             "bits": self.groups.bit_length(),
-            "step_factor": tensors.get("step_factor", 1),
+            "factor_extents": (),
+            "factor_strides": (),
+            **{name: tensors[name] for name in tensors if name.startswith("factor_")},
             "SIGN": self.sign,
             "DIVIDE": self.divide,
             "P": min(tile.rows, self.piece),
@@ -125,7 +127,7 @@ class Reduction:
         if self.is_cut and not pieces_only:
             blocks = ceil_div(self.columns, joint.block)
             own = {"blocks": blocks, "P": joint.rows, "B": joint.block}
-            left = {k: v for k, v in shared.items() if k not in ("order", "factor", "step_factor")}
+            left = {k: v for k, v in shared.items() if k != "order" and not k.startswith("factor")}
             grid = ceil_div(self.groups, joint.rows) * blocks
             traffic = 16 * self.positions // self.piece * self.columns + 16 * self.groups
             found.append(Step(finish, grid, {**left, **own}, joint.warps, traffic))
