@@ -75,10 +75,18 @@ MUTANTS = (
     Mutant(
         "sample weights: their stride is ignored",
         "ops/segment/cpu_list.py",
-        "        return read_wide(pointer(task, WEIGHTS), n * word(task, WEIGHTS_STEP))",
-        "        return read_wide(pointer(task, WEIGHTS), n)",
+        "        where = n * step if step != MANY_LOOPS else position_offset(task, 1, n)",
+        "        where = n if step != MANY_LOOPS else position_offset(task, 1, n)",
         "reads other weights where they are strided",
         (laws("embedding_bag"),),
+    ),
+    Mutant(
+        "sample weights: their rows are taken to be one stride apart",
+        "ops/segment/cpu_list.py",
+        "        where = n * step if step != MANY_LOOPS else position_offset(task, 1, n)",
+        "        where = n * (step if step != MANY_LOOPS else 1)",
+        "reads other weights where rows of them are strided",
+        (Suite("test_embedding_bags.py", "any_layout"),),
     ),
     Mutant(
         "bags: padding rows are summed",

@@ -207,7 +207,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cpu", help="compile for this processor of LLVM's")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth of the rows")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="from this one on")
-    parser.add_argument("--write", action="store_true", help="make the table anew")
+    parser.add_argument("--write", action="store_true", help="make the table, or rows of it, anew")
     parser.add_argument("--trials", action="store_true", help="print the hash of each trial")
     return parser.parse_args()
 
@@ -243,7 +243,8 @@ def main() -> int:
         return 0
     if not asked.write:
         return _compared(wanted)
-    made = of_inputs() | {str(row): found for row in known.values() if (found := of_row(row))}
+    made = of_inputs() if len(wanted) == len(known) else table() | of_inputs()
+    made |= {str(row): found for row in wanted if (found := of_row(row))}
     lines = (f"{json.dumps(name)}: {json.dumps(found)}" for name, found in made.items())
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(made)} rows in {TABLE}")
