@@ -40,6 +40,15 @@ def test_pages_do_not_promise_to_be_free_of_division() -> None:
     assert not [page.name for page in DOCUMENTS if "division-free" in page.read_text()]
 
 
+def test_the_page_of_specialisations_is_what_the_source_says() -> None:
+    made = runpy.run_path(str(ROOT / "tools" / "specialisations.py"))
+    assert made["PAGE"].read_text() == made["page"]()
+    said = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py")).count("Gain (")
+    ratios = [float(ratio) for *_, ratio in made["gains"]()]
+    assert len(ratios) == said
+    assert min(ratios) >= 1.15
+
+
 def test_checks_that_the_guarantees_name_exist() -> None:
     page = (ROOT / "docs" / "guarantees.md").read_text()
     named = set(re.findall(r"`([^`]+)`", page))

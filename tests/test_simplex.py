@@ -16,7 +16,7 @@ from pullback.ops.simplex import oracle
 from pullback.ops.simplex.cpu import GROUPED
 from pullback.ops.simplex.cpu_exp_cache import KEPT
 from pullback.ops.simplex.cpu_panels import SHORT
-from pullback.ops.simplex.cpu_sparse import STEPS
+from pullback.ops.simplex.cpu_threshold import STEPS
 from pullback.verify.laws import same_bits
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
@@ -357,3 +357,17 @@ def test_gradients_of_log_probabilities_far_above_zero(dtype: Any) -> None:
         got = pullback.log_softmax_backward(*given, axis)
         got = got if axis else got.T
         np.testing.assert_allclose(got, want.astype(dtype), rtol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("op", ["sparsemax", "entmax15"])
+@pytest.mark.parametrize("n", [5, 9, 20, 40, 70, 300])
+def test_bf16_elements_at_the_threshold_have_the_same_bits_in_any_layout(n: int, op: str) -> None:
+    """A search that begins elsewhere must end at the same threshold; results there are 0."""
+    rng = np.random.default_rng(n)
+    x = rng.integers(-2, 3, (n, 1024)) / rng.choice([1, 2, 4, 8], (1, 1024))
+    x = x.astype(ml_dtypes.bfloat16)
+    y = getattr(pullback, op)(x, 0)
+    assert same_bits(y, getattr(pullback, op)(x.T.copy(), 1).T.copy())
+    assert same_bits(y, getattr(pullback, op)(x[:, ::-1], 0)[:, ::-1].copy())
+    assert same_bits(y, getattr(pullback, op)(np.repeat(x, 2, 0)[::2], 0))
+    assert ((y == 0) | (y > 1e-12)).all()

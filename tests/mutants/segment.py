@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "segment extremum: ties of packed rows go to any of them",
-        f"{OP}/cpu_abreast.py",
+        f"{OP}/cpu_packed.py",
         "        better = (v > top) | ((v == top) & sooner)",
         "        better = v > top",
         "wrong tie in rows of few columns",
@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         "segment extremum: packed rows look past the last one",
-        f"{OP}/cpu_abreast.py",
+        f"{OP}/cpu_packed.py",
         "    put_first(p, begin + last * count, 1, min(group, rows) * count, out)",
         "    put(p, begin + last * count, 1, out, False)",
         "limit too large: writes past the end of out",

@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "sparsemax: the step before the last is the threshold",
-        f"{OP}/cpu_sparse.py",
+        f"{OP}/cpu_threshold.py",
         "        return select(step > spread(last(p, grid), step), t + step, t), step",
         "        return select(step > 0.0625, t + step, t), step",
         "the search for the threshold ends early",
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "sparsemax: too many candidates are dropped",
-        f"{OP}/cpu_sparse.py",
+        f"{OP}/cpu_threshold.py",
         "                if counts[c] == IN_COLUMN:\n                    return False",
         "                if counts[c] == IN_COLUMN:\n                    continue",
         "limit: columns with a large support lose elements of it",

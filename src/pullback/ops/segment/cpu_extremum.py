@@ -19,13 +19,13 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.cpu.vector import is_nan, like, not_le, select, splat, to_f64
-from pullback.ops.segment.cpu_abreast import (
-    are_abreast,
-    holder_abreast,
-    lineup,
-    to_holder_abreast,
-)
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
+from pullback.ops.segment.cpu_packed import (
+    are_packed,
+    lineup,
+    packed_holder,
+    to_packed_holder,
+)
 from pullback.ops.segment.cpu_panel import are_in_order, over_saved_panels, write_row
 from pullback.ops.segment.cpu_strip import (
     as_compute,
@@ -135,7 +135,7 @@ def over_reduced(task, columns, wide, strip, state, block):
     _, source, _, sign, line = state
     if line[0] > 0 and block[2] < block[3]:
         count, steps = columns[1], columns[3]
-        best, _, nans = holder_abreast(task, source, block, False, count, sign, line)
+        best, _, nans = packed_holder(task, source, block, False, count, sign, line)
         if not nans:
             keep_extremum(task, state, block, (0, 0, 0), steps, 0, count, SLIM, best)
             return
@@ -147,7 +147,7 @@ def extrema(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
     source, target = pointer(task, SOURCE), pointer(task, TARGET)
     columns = columns_of(task)
-    line = lineup(source, columns, are_abreast(task, columns, POSITION_ROW, 0))
+    line = lineup(source, columns, are_packed(task, columns, POSITION_ROW, 0))
     state = (on_stack(as_i64_pointer(0), LISTED), source, target, real(task, SIGN), line)
     over_segments(task, lo, hi, sum_lanes(source), extremum_strip, state, over_reduced)
 
@@ -258,10 +258,10 @@ def over_held(task, columns, wide, strip, state, block):
     s, _, start, end, _, slot, _ = block
     if line[0] > 0 and start < end:
         count, turn = columns[1], ties == LAST_HOLDER
-        best, mark, nans = holder_abreast(task, saved, block, turn, count, sign, line)
+        best, mark, nans = packed_holder(task, saved, block, turn, count, sign, line)
         if not nans and slot < 0:
             g = load(source, s * word(task, SEGMENT_ROW), columns[3][0], count, SLIM)
-            to_holder_abreast(target, block, count, mark, g, line)
+            to_packed_holder(target, block, count, mark, g, line)
             return
         if not nans:
             keep_holder(task, slot, 0, count, best, mark)
@@ -272,9 +272,9 @@ def over_held(task, columns, wide, strip, state, block):
 @inlined
 def gradient_state(task, places, tile, saved_places):
     columns = columns_of(task)
-    abreast = are_abreast(task, columns, SAVED_ROW, 2) and are_in_order(task)
-    abreast = abreast and are_abreast(task, columns, POSITION_ROW, 1)
-    abreast = abreast and word(task, TIES) != ALL_HOLDERS
+    packed = are_packed(task, columns, SAVED_ROW, 2) and are_in_order(task)
+    packed = packed and are_packed(task, columns, POSITION_ROW, 1)
+    packed = packed and word(task, TIES) != ALL_HOLDERS
     return (
         places,
         pointer(task, TARGET),
@@ -284,7 +284,7 @@ def gradient_state(task, places, tile, saved_places):
         pointer(task, SAVED),
         real(task, SIGN),
         word(task, TIES),
-        lineup(pointer(task, SAVED), columns, abreast),
+        lineup(pointer(task, SAVED), columns, packed),
     )
 
 

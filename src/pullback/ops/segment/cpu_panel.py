@@ -1,6 +1,9 @@
 """Blocks whose rows are written: into a tile first, and from there whole pieces of rows at once,
 since half a cache line here and there costs more than everything else. Rows that lie one after
-the other, and stay in the caches until all strips are written, need no tile."""
+the other, and stay in the caches until all strips are written, need no tile.
+
+Gain (narrow rows written in place): segment_prod backward sorted 1Mx5 f32 1.50.
+"""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ from pullback.ops.segment.cpu_scaled import (
     normalised,
     one,
     steps_between,
-    tame_between,
     times,
     valued,
+    within_range,
     within_reach,
 )
 from pullback.ops.segment.cpu_strip import (
@@ -134,8 +134,8 @@ def multiply_rows(p, places, rows, at, along, count, n):
     for first in range(0, rows, AT_A_TIME):
         past = min(first + AT_A_TIME, rows)
         m, c, e = product
-        m, tame = plain_rows(p, places, first, past, m, at, along, count, n)
-        if steps_between(p) > 0 and tame:
+        m, in_range = plain_rows(p, places, first, past, m, at, along, count, n)
+        if steps_between(p) > 0 and in_range:
             product = (m, c, e)
         else:
             product, plain = (
@@ -147,7 +147,7 @@ def multiply_rows(p, places, rows, at, along, count, n):
 
 @inlined
 def plain_rows(p, places, first, past, m, at, along, count, n):
-    """A float times some rows, and whether it was tame after every few of them."""
+    """A float times some rows, and whether it was in range after every few of them."""
     low, high, j = splat(-1, SEEN), splat(0, SEEN), first
     while j < past:
         stop = min(j + steps_between(p) + 1, past)
@@ -156,7 +156,7 @@ def plain_rows(p, places, first, past, m, at, along, count, n):
             m = m * row(p, places[j] + at, along, count, n)
             j += 1
         low, high = lowest(m, low), highest(m, high)
-    return m, tame_between(low, high)
+    return m, within_range(low, high)
 
 
 @inlined
@@ -249,7 +249,7 @@ def plain_to_rows(state, rows, memory, after, at, along, count, n):
             before = before * row(saved, places[j] + at[2], along[2], count, n)
             j += 1
         low, high = lowest(before, low), highest(before, high)
-    if not tame_between(low, high):
+    if not within_range(low, high):
         return False
     for i in range(rows):
         j = rows - 1 - i

@@ -34,7 +34,9 @@ BIAS = 2.0**52 + 1023
 FAR = 600.0  # f64 rows are moved by 2^600 towards 1 before they are multiplied
 UP, DOWN = 2.0**FAR, 2.0**-FAR
 LARGEST_POWER = 1022.0
-TAME, REACH = 90, 390.0  # powers of two, see `cpu_product.plain_to_rows`
+# Powers of two, see `cpu_product.plain_to_rows`. Products of floats in range are plain products.
+# Gain (plain products in range): segment_prod backward sorted 1Mx64 f32 2.08.
+IN_RANGE, REACH = 90, 390.0
 
 
 @op
@@ -86,7 +88,7 @@ def is_wild(p, m):
 
 def _sometimes_wild(p, m):
     size = absolute(m)
-    return (size < like(m, 2.0**-TAME)) | not_le(size, like(m, 2.0**TAME))
+    return (size < like(m, 2.0**-IN_RANGE)) | not_le(size, like(m, 2.0**IN_RANGE))
 
 
 def _always_wild(p, m):
@@ -94,7 +96,7 @@ def _always_wild(p, m):
 
 
 def _outermost(better):
-    """Whether floats are tame is asked of their exponents, and of many floats at once: what lies
+    """Whether floats are in range is asked of their exponents, and of many floats at once: what is
     outermost of them is kept as halves of f64 without sign, of which every second is an upper one.
     Integers have an order that NaN keeps to."""
 
@@ -121,9 +123,9 @@ SEEN = 4  # words of int64 that hold an outermost; 0 and -1 before anything is s
 
 
 @op
-def tame_between(low: Vec, high: Vec):
-    """Whether all floats that were seen lie within 2^+-TAME."""
-    least, limit = ((1023 + power) << 21 for power in (-TAME, TAME))
+def within_range(low: Vec, high: Vec):
+    """Whether all floats that were seen lie within 2^+-IN_RANGE."""
+    least, limit = ((1023 + power) << 21 for power in (-IN_RANGE, IN_RANGE))
 
     def emit(b, low_, high_):
         halves = ir.VectorType(I32, 2 * low.n)

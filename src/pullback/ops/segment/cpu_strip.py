@@ -2,6 +2,8 @@
 
 Which lanes make a strip never touches the arithmetic of a column, so it may depend on the element
 and on strides.
+
+Gain (strips wider than 16 columns): segment_max sorted 1Mx64 bf16 1.52.
 """
 
 from llvmlite import ir

