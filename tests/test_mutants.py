@@ -3,7 +3,9 @@ runs it."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,29 @@ def test_checks_name_what_there_is() -> None:
     files = {check.file for check in checks if isinstance(check, Suite)}
     assert {name for name in files if not (ROOT / "tests" / name).exists()} == set()
     assert {check.op for check in checks if isinstance(check, Fuzz)} <= subjects().keys()
+
+
+def test_checks_choose_tests(request: pytest.FixtureRequest) -> None:
+    """Of the files that this session has collected; a name that has changed chooses nothing."""
+    chosen = [item for item in request.session.items if not item.get_closest_marker("slow")]
+    names: dict[str, list[str]] = {}
+    for item in chosen:
+        names.setdefault(item.path.name, []).append(item.nodeid.partition("::")[2].lower())
+    suites = {c for m in mutants() for c in m.checks if isinstance(c, Suite) and c.file in names}
+    assert [
+        str(suite) for suite in suites if not any(map(_matching(suite), names[suite.file]))
+    ] == []
+
+
+def _matching(suite: Suite) -> Callable[[str], bool]:
+    """Whether the expression of a suite holds of a test's name: words are parts of it."""
+    word = re.compile(r"[^\s()]+")
+    operators = {"and", "or", "not"}
+
+    def holds(name: str) -> bool:
+        said = word.sub(
+            lambda m: m[0] if m[0] in operators else str(m[0].lower() in name), suite.only
+        )
+        return bool(eval(said or "True"))
+
+    return holds

@@ -46,7 +46,7 @@ MUTANTS = (
         (
             Suite("test_views.py"),
             Suite("test_plans.py", "in_place"),
-            Suite("test_laws.py", "overlap"),
+            Suite("test_layout.py", "overlap"),
         ),
     ),
     Mutant(
@@ -185,7 +185,7 @@ MUTANTS = (
         "b.add(odd, constant(kind, 0x7FFF))",
         "b.add(odd, constant(kind, 0x8000))",
         "wrong rounding: not to even",
-        (Suite("test_vector.py", "16_bit"),),
+        (Suite("test_float16.py", "test_conversion and not integers"),),
     ),
     Mutant(
         "bf16: a NaN may become infinity",
@@ -193,7 +193,7 @@ MUTANTS = (
         "    quiet = b.or_(high, constant(kind, QUIET >> 16))",
         "    quiet = high",
         "NaNs with few bits lose them",
-        (Suite("test_vector.py", "16_bit"),),
+        (Suite("test_float16.py", "test_conversion and not integers"),),
     ),
     Mutant(
         "f16 by integers: subnormals",
@@ -201,7 +201,7 @@ MUTANTS = (
         "    base = const(126 << 23)",
         "    base = const(127 << 23)",
         "wrong rounding where the machine has no conversion",
-        (Suite("test_vector.py", "soft_f16"),),
+        (Suite("test_float16.py", "by_integers"),),
     ),
     Mutant(
         "memory: masked loads do not fill",
