@@ -157,7 +157,7 @@ BOUNDS: dict[str, Bound] = {
     "cummin_backward": Bound(1, terms("dy")),
     "logcumsumexp": Bound(2, one),
     "logcumsumexp_backward": Bound(4, terms("dy"), any_sum=True, zeroed="x"),
-    "lerp": Bound(3, terms("a", negated=("b", "weight"))),
+    "lerp": Bound(3, terms("a", negated=("b", "weight")), any_sum=True),
     "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight")), any_sum=True),
     "softmax": Bound(4),
     "log_softmax": Bound(2, largest("x")),
