@@ -1,6 +1,6 @@
 """Faults of gathered rows reduced by segment."""
 
-from mutants import Mutant, Suite, laws
+from mutants import Fuzz, Mutant, Suite, laws
 
 OP = "ops/segment_gather"
 
@@ -59,6 +59,6 @@ MUTANTS = (
         "    return _strict(desc) and (desc.ascending or desc.borders)",
         "    return bool(desc.ascending or desc.borders)",
         "dropped positions lie between those of a segment",
-        (laws("gather_segment_reduce"),),
+        (laws("gather_segment_reduce"), Fuzz("gather_segment_reduce")),
     ),
 )
