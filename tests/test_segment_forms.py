@@ -158,3 +158,16 @@ def test_variance_of_equal_rows_far_from_zero_is_zero() -> None:
     want = np.stack([near[ids == s].var(0, ddof=1) for s in range(3)])
     np.testing.assert_allclose(pb.segment_var(near, ids, 3, ddof=1), want, rtol=1e-12)
     assert (pb.segment_var(near[:3], ids[:3], 3, ddof=1) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["segment_softmax_backward", "segment_log_softmax_backward"])
+@pytest.mark.parametrize("rows", [2, 700])
+def test_one_nan_in_y_fills_its_segment_of_the_gradient(rows: int, name: str) -> None:
+    """No forward gives a NaN without others, but a caller may."""
+    y = np.full((3 * rows, 2), 0.5, np.float32)
+    y[rows + 1, 1] = np.nan
+    ids = np.repeat(np.arange(3), rows)
+    dx = getattr(pb, name)(np.ones_like(y), y, ids)
+    assert np.isnan(dx[rows : 2 * rows, 1]).all()
+    assert np.isfinite(np.delete(dx[:, 1], slice(rows, 2 * rows))).all()
+    assert np.isfinite(dx[:, 0]).all()

@@ -59,7 +59,7 @@ MUTANTS = (
         "    return select(flag > 1, NAN, dx)",
         "    return dx",
         "NaN in y does not fill its segment",
-        (laws("segment_log_softmax_backward"),),
+        (Suite("test_segment_forms.py", "one_nan"),),
     ),
     Mutant(
         "segment softmax backward: the flag of the first block speaks for all",
