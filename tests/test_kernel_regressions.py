@@ -290,3 +290,50 @@ def test_product_of_rows_whose_terms_overflow_is_what_their_sum_rounds_to(
     assert _weight_gradients(dy, x) == (np.inf, np.inf)
     x[1] = 0
     assert np.isnan(_weight_gradients(dy, x)).all()
+
+
+DISTANT = [s * 2.0**k for k in (48.9, 49, 49.5, 50, 51, 53, 59.8, 62, 100, 1000) for s in (1, -1)]
+
+
+@pytest.mark.parametrize("start", DISTANT)
+def test_logcumsumexp_f64_tells_neighbours_apart_however_large(start: float) -> None:
+    """Where exponents of e^x do not fit f64, only differences tell what counts."""
+    rng, step = np.random.default_rng(0), np.spacing(start)
+    for n in (2, 9, 40, 100):
+        x = start + step * rng.integers(0, 9, n) * rng.choice([1, 8, max(1, 64 // abs(step))])
+        x[n // 2] += rng.choice([0.0, 1e16, -1e16, -start, -np.inf])
+        dy = rng.standard_normal(n) * rng.choice([1.0, 1e300])
+        y = pb.logcumsumexp(x)
+        assert worst(y, oracle.logcumsumexp(x), 1) <= 16
+        truth, size = (oracle.logcumsumexp_backward(g, x, y) for g in (dy, np.abs(dy)))
+        dx = pb.logcumsumexp_backward(dy, x, y)
+        assert worst(dx, truth, size) <= 32
+        beside = np.stack([x, rng.standard_normal(n), x], 1)  # as columns, beside others
+        again = pb.logcumsumexp(beside, 0)
+        assert same_bits(again[:, 2], y)
+        gradients = pb.logcumsumexp_backward(np.stack([dy, dy, dy], 1), beside, again, 0)
+        assert same_bits(gradients[:, 0], dx)
+
+
+def test_logcumsumexp_f64_just_past_its_range_of_exponents() -> None:
+    x = 2.0**50 + np.array([25.0, 0.0])
+    assert (pb.logcumsumexp(x) == x[0]).all()
+    assert np.isnan(pb.logcumsumexp(np.array([1e18, np.nan, 1e19]))).tolist() == [False, True, True]
+    x = 1e18 + np.array([0, 1e6, 2e6])
+    dx = pb.logcumsumexp_backward(np.array([1.0, 2.0, 3.0]), x, pb.logcumsumexp(x))
+    assert (dx == [1, 2, 3]).all()
+
+
+def test_logcumsumexp_f64_of_a_long_line_far_out_is_the_same_with_any_threads() -> None:
+    x = 2.0**52 + np.random.default_rng(0).integers(0, 4, 100_000).astype(float)
+    x[40_000:] -= 2.0**52
+    x[70_000:] += 2.0**51
+    dy = np.random.default_rng(1).standard_normal(x.size)
+    results, before = [], pb.get_num_threads()
+    for threads in (1, 3, before):
+        pb.set_num_threads(threads)
+        y = pb.logcumsumexp(x)
+        results += [y, pb.logcumsumexp_backward(dy, x, y)]
+    assert same_bits(results[0], results[2])
+    assert same_bits(results[1], results[3])
+    assert abs(results[0][-1] - x.max() - np.log(np.exp(x - x.max()).sum())) <= 1

@@ -63,6 +63,15 @@ def _huge(rng: np.random.Generator, shape: Shape, held: Range) -> Array:
     return _signs(rng, shape) * held.most * rng.uniform(0.1, 1, shape)
 
 
+def _neighbours(rng: np.random.Generator, shape: Shape, held: Range) -> Array:
+    """A few steps apart, and so large that the differences are about one, or far more."""
+    start = min(held.digits + int(rng.integers(-3, 13)), held.high - 1)
+    step = 2.0 ** int(rng.integers(0, min(held.digits, 8)))
+    steps = step * rng.integers(-9, 10, shape)
+    sign = rng.choice(np.array([-1.0, 1.0]))
+    return np.asarray(sign * np.ldexp(1.5 + np.ldexp(steps, -held.digits), start - 1))
+
+
 def _plain(rng: np.random.Generator, shape: Shape, _: Range) -> Array:
     return rng.integers(-2, 4, shape).astype(np.float64)
 
@@ -87,5 +96,6 @@ STYLES: dict[str, Style] = {
     "all exponents": Style(_all_exponents, 1.5),
     "subnormal": Style(_subnormal, 0.7),
     "huge": Style(_huge, 0.7),
+    "neighbours": Style(_neighbours, 0.7),
     "special only": Style(lambda r, shape, held: r.choice(held.specials, shape), 0.7, False),
 }

@@ -28,9 +28,11 @@ from pullback.cpu.vector import (
 )
 from pullback.ops.scan.cpu_columns import STEPS as BLOCK
 from pullback.ops.scan.cpu_columns import over
+from pullback.ops.scan.cpu_distant import LARGEST, NEAR, SMALLER, with_distant
 from pullback.ops.scan.cpu_exponents import (
     INFINITE_F32,
     REACH,
+    added_exactly,
     exp_pair,
     exponential_of,
     infinite,
@@ -82,6 +84,8 @@ def farthest_center(p, k):
     """References up to here can be those of usual tiles."""
     if p.dtype == types.float32:
         return lambda p, k: REACH
+    if p.dtype == types.float64:
+        return lambda p, k: NEAR
     return lambda p, k: limit_exponent(k)
 
 
@@ -159,20 +163,8 @@ def rounded_sum(p, m, k, n, j, steep):
     return rounded(p, m, steep), k
 
 
-@inlined
-def added_exactly(m, k, n, j):
-    """m·2^k + n·2^j where either number may be zero or tiny: then the other's power of two must
-    not be cut short, as it is in `added`. A zero has no exponent: what is next to it may be
-    subnormal, and would lose digits."""
-    k, j = select(m == 0, -infinite(k), k), select(n == 0, -infinite(j), j)
-    top = maximum(k, j)
-    return scaled_far(m, k - top) + scaled_far(n, j - top), top
-
-
 # f64 has no wider type to be computed in. Gradients so large that sums of them might not fit are
 # made smaller; where a sum is out of range of the reference ahead, it stays with its own.
-
-LARGEST, SMALLER = 2.0**900, 100.0
 
 
 @by_type
@@ -240,10 +232,12 @@ def unusual_decay_tile(at, size, state, L):
     t, k = rounded(p, t, steep), to_f64(k)
     b, i = rounded_sum(p, spread(t, b), spread(k, b), b, i, steep)
     result = one_nan(scaled_far(w * one_nan(b), to_f64(e) + i))
-    store(dx, size, as_wide(p, select(minus, 0.0, result)), L)
     # The exponents only grow along this walk: the new reference lies ahead.
     center = last(j, L) + 0.5 * around(p)
     t = carried * moving(after - to_f64(center))
     usual = (absolute(center) <= farthest_center(p, center)) & may_move(p, carried, t)
     k = select(usual, center, as_wide(p, after))
-    return select(usual, t, carried), k, select(usual, center, NAN)
+    near = select(usual, t, carried), k, select(usual, center, NAN)
+    result, left = with_distant(p, result, near, state, g, v, select(plus, w, NAN), y, size, L)
+    store(dx, size, as_wide(p, select(minus, 0.0, result)), L)
+    return left

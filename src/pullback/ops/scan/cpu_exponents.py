@@ -268,6 +268,16 @@ def added(m, k, n, j):
 
 
 @inlined
+def added_exactly(m, k, n, j):
+    """m·2^k + n·2^j where either number may be zero or tiny: then the other's power of two must
+    not be cut short, as it is in `added`. A zero has no exponent: what is next to it may be
+    subnormal, and would lose digits."""
+    k, j = select(m == 0, -infinite(k), k), select(n == 0, -infinite(j), j)
+    top = maximum(k, j)
+    return scaled_far(m, k - top) + scaled_far(n, j - top), top
+
+
+@inlined
 def added_up(m, k, L):
     """The sums of a block of pairs so far: the tree of `running`."""
     lowest = -infinite(k)

@@ -60,6 +60,7 @@ from pullback.ops.scan.cpu_columns import (
     store_columns,
     zero_tile,
 )
+from pullback.ops.scan.cpu_distant import with_distant_sums
 from pullback.ops.scan.cpu_exponents import (
     NEAR,
     added_up,
@@ -299,16 +300,16 @@ def unusual_log_sum_tile(at, size, state, L):
     m, j = exponential(p, v)
     m, j = added_up(m, j, L)
     i = maximum(spread(k, j), j)
-    peaks = maximum(v, earlier(v, -INFINITY, 1, L))
-    peaks = maximum(peaks, earlier(peaks, -INFINITY, 2, L))
-    peaks = maximum(peaks, earlier(peaks, -INFINITY, 4, L))
-    peaks = maximum(peaks, spread(peak, v))
+    tops = maximum(v, earlier(v, -INFINITY, 1, L))
+    tops = maximum(tops, earlier(tops, -INFINITY, 2, L))
+    tops = maximum(tops, earlier(tops, -INFINITY, 4, L))
+    peaks = maximum(tops, spread(peak, v))
     f = shrunk(spread(k, i) - i)
     e = m * shrunk(j - i)
     t = spread(as_wide(p, s), m) * f + (e + spread(as_wide(p, low), m) * f)
     logarithm = select(t == t, unusual_logs(p, m, j, s, k, t, i), NAN)
     beyond = (absolute(i) > limit_exponent(i)) & (t == t)
-    store(y, size, select(beyond, peaks, logarithm), L)
+    result = select(beyond, peaks, logarithm)
     store_inverse(inverses, references, size, t, i, L)
     # The new reference makes s about 1, unless the exponent is there to tell infinities apart.
     reference = last(i, L)
@@ -317,7 +318,11 @@ def unusual_log_sum_tile(at, size, state, L):
     _, e = parts(as_wide(p, s), like(reference, 0.0))
     e = select((absolute(reference) <= limit_exponent(reference)) & (s == s), e, 0.0)
     f = to_f64(power(-e))
-    return state_of(p, s * f, low * f, reference + e, last(peaks, L))
+    left = s * f, low * f, reference + e, last(peaks, L)
+    before = state[0], state[1], k, peak
+    result, left = with_distant_sums(p, result, left, before, v, tops, L)
+    store(y, size, result, L)
+    return state_of(p, *left)
 
 
 @by_type

@@ -7,6 +7,7 @@ what the next chunk waits for. The additions are those of the whole line, in the
 chunk's borders change no bit. A chunk that is not usual is scanned as a whole when its turn comes.
 """
 
+import math
 from typing import Final
 
 from pullback.cpu.atomics import store as publish
@@ -50,6 +51,7 @@ from pullback.ops.scan.cpu_logsumexp import (
 from pullback.ops.scan.cpu_logsumexp_backward import cursors_at
 from pullback.ops.scan.cpu_quads import common_step
 
+INFINITY = math.inf
 CHUNK: Final = 8192
 TILES: Final = CHUNK // 32
 HALVES: Final = 2 * TILES
@@ -208,6 +210,8 @@ def logcumsumexp_backward_chained(task, lo, hi):
         if chunk > 0:
             states[0] = _received_decay(link, none)
         t, k, center = states[0]
+        # An infinite center: k is no exponent, but a y.
+        early = early and lane(absolute(center), 0) != INFINITY
         early = early and lane(absolute(k - reference), 0) <= CLOSE
         if early:
             states[0] = t * power(k - reference), reference, reference
