@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from interpreted import on_gpu, serves
+from interpreted import gpu_variants, on_gpu, serves
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.ops.case import Case
 from pullback.verify import laws
@@ -49,10 +49,7 @@ class OnGpu(Subject):
 
     @cached_property
     def variants(self) -> tuple[dict[str, Any], ...]:
-        """Of segments there are no positions on the GPU."""
-        found = super().variants
-        own = self.family == "segment"
-        return tuple(v for v in found if not (own and v.get("return_indices")))
+        return gpu_variants(self, super().variants)
 
     def answer(self, arguments: Arguments, out: Any = None, **options: Any) -> tuple[Any, ...]:
         given = {name: _to_gpu(value) for name, value in arguments.items()}

@@ -17,9 +17,6 @@ pytest.importorskip("triton")
 import pullback as pb
 from interpreted import (
     CHUNKED,
-    LONG,
-    OWN,
-    ROWS,
     SUBJECTS,
     Interpreted,
     chunked,
@@ -27,13 +24,14 @@ from interpreted import (
     equals_the_oracle,
     far_apart,
     own_cases,
-    row_case,
+    tiles,
     trials,
 )
 from pullback.contract.element import FLOATS, ElementKind
 from pullback.contract.kinds import BackendKind
 from pullback.gpu import report
 from pullback.gpu.program import Operand, Scratch, Step
+from pullback.ops.tile_cases import LONG, row_case
 from pullback.verify import laws
 from pullback.verify.layouts import in_buffer
 from pullback.verify.subject import Arguments, Subject
@@ -83,7 +81,7 @@ def test_the_share_meets_every_kernel_in_every_element(monkeypatch: pytest.Monke
     assert not {(e, kind) for e in FLOATS for kind in report.kernels(e) if kind not in met[e]}
 
 
-@pytest.mark.parametrize("family", sorted(OWN))
+@pytest.mark.parametrize("family", sorted({subject.family for subject in SUBJECTS}))
 def test_the_share_meets_every_border(family: str) -> None:
     """Functions of a family share the borders of their tiles among them."""
     functions = [subject for subject in SUBJECTS if subject.family == family]
@@ -97,7 +95,7 @@ def test_the_share_meets_every_border(family: str) -> None:
 @pytest.mark.parametrize("element", FLOATS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_equals_the_oracle_on_every_case(subject: Subject, element: ElementKind) -> None:
-    share = 1 if subject.family in ROWS else 3
+    share = 1 if tiles(subject.family).alone else 3
     _keep(equals_the_oracle, trials(subject, element, share), subject)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pullback.contract.element import FLOATS, ElementKind
@@ -88,16 +87,16 @@ def _has_high_rank(case: Case) -> bool:
     return max(array.ndim for array in case.arrays.values()) >= 4
 
 
+def _has_wide_range(case: Case) -> bool:
+    return case.name.startswith("wide range")
+
+
 @pytest.mark.parametrize("element", [ElementKind.F32, ElementKind.F64])
-@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.family == "scan"])
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if any(map(_has_wide_range, s.cases()))])
 def test_keeps_bits_in_any_layout_of_wide_range(subject: Subject, element: ElementKind) -> None:
     """Which path a tile takes may depend on the tiles beside it, its bits may not."""
     wide = _obeys(laws.keeps_bits_in_any_layout, subject, element, 1, _has_wide_range)
     assert wide == 2
-
-
-def _has_wide_range(case: Case) -> bool:
-    return case.name.startswith("wide range")
 
 
 @pytest.mark.parametrize("element", FLOATS)
@@ -117,13 +116,12 @@ def test_keeps_bits_on_any_threads(subject: Subject, element: ElementKind) -> No
 @pytest.mark.parametrize("subject", BACKWARDS)
 def test_is_the_adjoint(subject: Subject) -> None:
     """Against central differences of the oracle, on smooth inputs without ties."""
-    rng = np.random.default_rng(3)
     assert subject.forward is not None
     count = 0
     for variant in subject.variants:
         if variant.get("ties") == "split":
             continue
-        for case in SMOOTH[subject.family](rng):
+        for case in subject.larger_smooth_cases():
             arguments = subject.arguments(case, ElementKind.F64, ElementKind.I64, variant)
             forward = subject.forward.arguments(case, ElementKind.F64, ElementKind.I64, variant)
             if arguments is None or forward is None or variant.get("scale_grad_by_freq"):
@@ -133,119 +131,3 @@ def test_is_the_adjoint(subject: Subject) -> None:
             laws.is_the_adjoint(subject, arguments, forward)
             count += 1
     assert count > 0
-
-
-def _smooth_rows(rng: np.random.Generator) -> list[Case]:
-    shape = (5, 23)
-    data = {"x": rng.standard_normal(shape), "dy": rng.standard_normal(shape)}
-    return [
-        Case(f"axis {axis}, {reverse}", data, {"axis": axis, "reverse": reverse})
-        for axis in (0, 1)
-        for reverse in (False, True)
-    ]
-
-
-def _recurrent(rng: np.random.Generator, x: Any) -> dict[str, Any]:
-    b, dh = rng.standard_normal((2, *x.shape))
-    return {"a": x / 4, "b": b, "dh": dh}
-
-
-def _smooth_recurrence(rng: np.random.Generator) -> list[Case]:
-    return [Case(c.name, _recurrent(rng, c.arrays["x"]), c.options) for c in _smooth_rows(rng)]
-
-
-def _smooth_lerp(rng: np.random.Generator) -> list[Case]:
-    shapes = [((4, 5), (4, 5), (4, 5)), ((4, 1), (5,), (1, 5)), ((), (4, 5), ())]
-    found = []
-    for a, b, w in shapes:
-        whole = np.broadcast_shapes(a, b, w)
-        data = {"a": rng.standard_normal(a), "b": rng.standard_normal(b)}
-        data = {k: np.asarray(v) for k, v in data.items()}
-        dy = {"dy": np.asarray(rng.standard_normal(whole))}
-        weight = {"weight": np.asarray(0.1 + 0.3 * rng.random(w))}
-        found.append(Case("tensor", {**data, **weight, **dy}))
-        if w == (4, 5) or w == ():
-            found.append(Case("number", {**data, **dy}, {"weight": 0.3}))
-    return found
-
-
-def _smooth_segment(rng: np.random.Generator) -> list[Case]:
-    ids = rng.integers(0, 6, 20)
-    ids[3] = -1
-    data = {"x": rng.standard_normal((20, 3)), "dy": rng.standard_normal((7, 3))}
-    turned = {"x": rng.standard_normal((2, 20)), "dy": rng.standard_normal((2, 7))}
-    options = {"axis": 1, "num_segments": 7, "num_inputs": 20}
-    offsets = np.array([0, 4, 4, 5, 9, 9, 15, 20])
-    return [
-        Case("ids", {**data, "segment_ids": ids}),
-        Case("ids along axis 1", {**turned, "segment_ids": ids}, options),
-        Case("borders", {**data, "offsets": offsets}, {"num_inputs": 20}),
-        Case("borders along axis 1", {**turned, "offsets": offsets}, options),
-    ]
-
-
-def _smooth_segment_maps(rng: np.random.Generator) -> list[Case]:
-    """The same segments with a gradient for each row."""
-    found = []
-    for case in _smooth_segment(rng):
-        x = case.arrays["x"]
-        arrays = {**case.arrays, "dy": rng.standard_normal(x.shape)}
-        found.append(Case(case.name, arrays, {**case.options, "num_segments": 7}))
-    return found
-
-
-def _smooth_gathered(rng: np.random.Generator) -> list[Case]:
-    at, ids = rng.integers(0, 6, 20), rng.integers(0, 6, 20)
-    at[2], ids[3] = -1, -1
-    data = {"x": rng.standard_normal((6, 3)), "dy": rng.standard_normal((7, 3)), "gather_ids": at}
-    found = [
-        Case(reduce, {**data, "segment_ids": ids}, {"reduce": reduce, "num_segments": 7})
-        for reduce in ("sum", "mean", "max", "min")
-    ]
-    weighted = {**data, "segment_ids": ids, "weights": rng.standard_normal(20)}
-    return [*found, Case("weighted", weighted, {"num_segments": 7})]
-
-
-def _smooth_embedding(rng: np.random.Generator) -> list[Case]:
-    indices = rng.integers(0, 6, 20)
-    data = {"weight": rng.standard_normal((6, 3)), "indices": indices}
-    bagged = {
-        **data,
-        "offsets": np.array([0, 4, 4, 11]),
-        "per_sample_weights": rng.standard_normal(20),
-        "dout": rng.standard_normal((4, 3)),
-    }
-    return [
-        Case("plain", {**data, "dout": rng.standard_normal((20, 3))}, {"padding_idx": 2}),
-        Case("bags", bagged, {"padding_idx": 2}),
-    ]
-
-
-def _smooth_entmax(rng: np.random.Generator) -> list[Case]:
-    """Even rows: every entry has a share."""
-    x = 0.1 * rng.standard_normal((5, 7))
-    weights = rng.random((5, 7))
-    loss = {"x": x, "dy": rng.standard_normal(5)}
-    data = {"x": x, "dy": rng.standard_normal((5, 7))}
-    alpha = 1.2 + 0.5 * rng.random((5, 1))
-    share = {"target": weights / weights.sum(1, keepdims=True)}
-    return [
-        Case("number", data, {"axis": 0, "alpha": 1.3}),
-        Case("tensor", {**data, "alpha": alpha}, {"axis": 1}),
-        Case("distribution", {**loss, **share}, {"axis": 1, "alpha": 1.3}),
-        Case("classes", {**loss, "target": rng.integers(0, 7, 5)}, {"axis": 1, "alpha": 1.3}),
-    ]
-
-
-SMOOTH = {
-    "entmax": _smooth_entmax,
-    "scan": _smooth_rows,
-    "simplex": _smooth_rows,
-    "recurrence": _smooth_recurrence,
-    "lerp": _smooth_lerp,
-    "segment": _smooth_segment,
-    "segment_softmax": _smooth_segment_maps,
-    "segment_statistics": _smooth_segment,
-    "segment_gather": _smooth_gathered,
-    "embedding": _smooth_embedding,
-}

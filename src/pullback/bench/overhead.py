@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from pullback.bench import peers
-from pullback.bench.figures import At, Figure, ahead, bounded, no_slower, peak
+from pullback.bench.figures import At, Figure, ahead, bounded, no_slower
 from pullback.bench.memory import environment
 from pullback.bench.race import Effort, race
 from pullback.bench.results import OURS, Overhead, RowResult
-from pullback.bench.workload import Draw, Family, Workload, families
+from pullback.bench.workload import Draw, Family, Step, Workload, families
 from pullback.contract.element import ElementKind
 from pullback.verify.subject import subjects
 
@@ -203,19 +203,12 @@ def _jax_step(function: Callable[..., Any], arguments: Any, wrt: Any, dy: Any) -
 
 
 _STEP = {"torch": _torch_step, "jax": _jax_step}
-# Framework, whose op is the rival, op, and how many times faster the step has to be.
-STEPS: tuple[tuple[str, str, str, float], ...] = (
-    ("torch", "torch", "cumsum", 2.0),
-    ("torch", "torch", "cumprod", 4.0),
-    ("torch", "torch", "logcumsumexp", 20.0),
-    ("torch", "torch", "cummax", 3.0),
-    ("torch", "torch", "embedding", 1.5),
-    ("torch", "torch", "segment_max", 5.0),
-    ("torch", "entmax", "sparsemax", 20.0),
-    ("jax", "jax", "logcumsumexp", 20.0),
-    ("jax", "jax", "cumprod", 3.0),
-    ("jax", "jax", "cummax", 5.0),
-)
+
+
+def steps() -> tuple[Step, ...]:
+    """The training steps of all families, by framework."""
+    found = [step for family in families().values() for step in family.steps]
+    return tuple(step for framework in _STEP for step in found if step[0] == framework)
 
 
 def step(framework: str, rival: str, op: str, effort: Effort, threads: int) -> RowResult:
@@ -268,14 +261,12 @@ FIGURES: tuple[Figure, ...] = (
         At("cumsum", "on a tensor"),
         At("cumsum", "on a tensor", who="numpy array"),
     ),
-    peak(0.5, "cumprod", "torch"),
-    peak(0.5, "logcumsumexp", "torch"),
 )
 
 
 def step_figures() -> Iterator[Figure]:
     """Made late: where a step is measured depends on the families there are."""
-    for framework, rival, op, bound in STEPS:
+    for framework, rival, op, bound in steps():
         if op in subjects():
             workload = _workload(families()[subjects()[op].family], op)
             yield ahead(bound, At(op, f"{framework} step", workload.name), rival)

@@ -120,7 +120,7 @@ def _overhead(chosen: Selection) -> Iterator[Task]:
         yield Task(
             "overhead", "cumsum on a tensor", lambda: [overhead.through_torch(chosen.effort)]
         )
-    for framework, rival, op, _ in overhead.STEPS:
+    for framework, rival, op, _ in overhead.steps():
         if op in subjects() and {framework, rival} <= set(chosen.libraries):
             job = partial(overhead.step, framework, rival, op, chosen.effort, chosen.threads)
             title = f"{op} {framework} step"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,10 +124,15 @@ class Peers:
         return make() if make else {}
 
 
+# Framework, whose op is the rival, op, and how many times faster the step has to be.
+Step = tuple[str, str, str, float]
+
+
 @dataclass(frozen=True)
 class Family:
     """What the benchmark knows of a family. `grow(draw, op, batch, axis)` gives the forward's
-    arguments for a size; `natures` are inputs on which accuracy is compared."""
+    arguments for a size; `natures` are inputs on which accuracy is compared, `steps` the training
+    steps that are timed through frameworks."""
 
     name: str
     ops: tuple[str, ...]
@@ -136,6 +141,7 @@ class Family:
     grow: Callable[[Draw, str, int, int], Arguments]
     natures: tuple[Workload, ...] = ()
     peers: Peers = Peers({})
+    steps: tuple[Step, ...] = ()
     figures: tuple[Figure, ...] = ()
 
     def main(self, op: str) -> Workload:
@@ -242,14 +248,8 @@ def _smaller(large: Workload, matrices: Callable[..., Arguments]) -> Workload:
 @cache
 def families() -> dict[str, Family]:
     """Every family that has functions now, by name."""
-    from pullback.bench import families as tables
-
-    named = {module.name for module in iter_modules(tables.__path__)}
     found = {}
     for name in dict.fromkeys(subject.family for subject in subjects().values()):
-        if name in named:
-            family: Family = import_module(f"pullback.bench.families.{name}").FAMILY
-            found[name] = family
-        else:
-            found[name] = plain_family(name)
+        module = f"pullback.ops.{name}.bench"
+        found[name] = import_module(module).FAMILY if find_spec(module) else plain_family(name)
     return found

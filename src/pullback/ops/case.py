@@ -105,3 +105,47 @@ def large_shapes() -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Named shapes and axes that reach every walk of a kernel along an axis."""
     for shape, axis in LARGE:
         yield f"{' x '.join(map(str, shape))}, axis {axis}", shape, axis
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def apart(rng: np.random.Generator, *shape: int) -> Array:
+    """Values that no small step makes equal."""
+    return (rng.permutation(int(np.prod(shape))) / 5 + 0.3).reshape(shape)
+
+
+def smooth_rows(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows without ties: small, for tests that differentiate."""
+    for axis, reverse in ((0, False), (1, True)):
+        arrays = {"x": apart(rng, 3, 4), "dy": rng.standard_normal((3, 4))}
+        yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
+
+
+def larger_smooth_rows(rng: np.random.Generator) -> list[Case]:
+    """The same for central differences of the definition."""
+    shape = (5, 23)
+    data = {"x": rng.standard_normal(shape), "dy": rng.standard_normal(shape)}
+    return [
+        Case(f"axis {axis}, {reverse}", data, {"axis": axis, "reverse": reverse})
+        for axis in (0, 1)
+        for reverse in (False, True)
+    ]
+
+
+# --- tiles of GPU kernels -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What tests of GPU kernels are given for a family: the cases that tiles add to its own, or
+    that take their place (`alone`), and of how many of its own the quick suite runs one; whether
+    rows are cut into chunks, which have tests of their own; which cases its kernels serve, and
+    `without` which flags."""
+
+    cases: Callable[[np.random.Generator], Iterator[Case]]
+    alone: bool = False
+    every: int = 1
+    chunked: bool = False
+    serves: Callable[[Case], bool] = lambda _: True
+    without: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import Array
+from pullback.ops.case import Array, Case
 from pullback.ops.draw import Draw
 
 # Shape, axis, borders (None: one piece), and the shape of the initial value: short lines and long
@@ -78,3 +78,24 @@ def draw_extension(
             own = own[draw.integer("initial.dropped", 0, len(own)) :]
         arrays["initial"] = draw.values("initial", own)
     return arrays
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_extended(cases: Iterator[Case], rng: np.random.Generator) -> Iterator[Case]:
+    """Also exclusive, from an initial value, in pieces, and all of these."""
+    for case in cases:
+        yield case
+        rest = 4 if case.options["axis"] == 0 else 3
+        extent = 3 if case.options["axis"] == 0 else 4
+        exclusive = {**case.options, "exclusive": True}
+        if "a" in case.arrays:  # the identity of others is infinite, which has no differences
+            yield Case("exclusive", case.arrays, exclusive)
+        arrays = {**case.arrays, "initial": rng.uniform(0.4, 0.6, rest)}
+        yield Case("initial", arrays, case.options)
+        yield Case("exclusive, initial", {**arrays, "initial": np.array(0.45)}, exclusive)
+        arrays = {**case.arrays, "offsets": np.array([0, 1, 1, extent])}
+        yield Case("pieces", arrays, case.options)
+        shape = (3, rest) if case.options["axis"] == 0 else (rest, 3)
+        yield Case("all", {**arrays, "initial": rng.uniform(0.4, 0.6, shape)}, exclusive)

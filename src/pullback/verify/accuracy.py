@@ -6,35 +6,37 @@ A scale gives that size for each result; it is never smaller than the result its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from pullback.contract.element import ElementKind
-from pullback.ops.segment.oracle import groups
 from pullback.verify.subject import Arguments, Subject
 
 Scale = Callable[[Subject, Arguments], tuple[Any, ...]]
 _OF: dict[Scale, tuple[str, ...]] = {}  # the terms of a scale
 _NO_WIDER = 16
 _ROUNDINGS = 64  # of subnormal products that may come together
-_RESULTS = 3  # at most this many arrays are returned
+RESULTS = 3  # at most this many arrays are returned
 
 
 def result(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
     """The result itself."""
-    return (0.0,) * _RESULTS
+    return (0.0,) * RESULTS
 
 
 def one(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
     """At least one: probabilities, and logarithms near zero."""
-    return (1.0,) * _RESULTS
+    return (1.0,) * RESULTS
 
 
-def _size(value: Any) -> Any:
+def size_of(value: Any) -> Any:
     return np.where(np.isfinite(value), np.abs(value), 0)
 
 
@@ -44,7 +46,7 @@ def terms(*names: str, negated: tuple[str, ...] = ()) -> Scale:
     def scale(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
         sizes = {k: np.abs(v) for k, v in arguments.items() if k in names}
         sizes.update({k: -np.abs(v) for k, v in arguments.items() if k in negated})
-        return tuple(_size(truth) for truth in subject.truth({**arguments, **sizes}))
+        return tuple(size_of(truth) for truth in subject.truth({**arguments, **sizes}))
 
     _OF[scale] = (*names, *negated)
     return scale
@@ -54,68 +56,12 @@ def largest(name: str, keepdims: bool = True) -> Scale:
     """The largest finite magnitude of an argument along the axis, which stays or goes."""
 
     def scale(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-        values = _size(np.asarray(arguments[name], np.longdouble))
+        values = size_of(np.asarray(arguments[name], np.longdouble))
         if values.ndim:
             values = values.max(axis=arguments.get("axis", -1), keepdims=keepdims, initial=0)
-        return (values,) * _RESULTS
+        return (values,) * RESULTS
 
     return scale
-
-
-def _steepness(subject: Subject, arguments: Arguments, position: int) -> Any:
-    """Of probabilities: one, and for alpha > 2 what a change before the root becomes, p^(2-alpha),
-    or at the edge of the support that of a rounding error."""
-    b = np.asarray(arguments.get("alpha", 1), np.longdouble) - 1
-    if np.max(b, initial=0) <= 1:
-        return 1.0
-    with np.errstate(all="ignore"):
-        p = subject.truth(arguments)[position]
-        most = np.longdouble(2) ** (52 * (1 - 1 / np.maximum(b, 1)))
-        return np.where((b > 1) & ~np.isnan(p), np.clip(p ** (1 - b), 1, most), 1)
-
-
-def of_map(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    return (_steepness(subject, arguments, 0),) * _RESULTS
-
-
-def of_losses(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """Of the loss of a row the largest x in it, or one; of a probability as above."""
-    rows = np.maximum(largest("x", keepdims=False)(subject, arguments)[0], 1)
-    kept = arguments.get("return_probabilities")
-    return rows, _steepness(subject, arguments, 1) if kept else 1.0, 1.0
-
-
-def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """Of a gradient the largest dy in its row, of what is summed over all that for each."""
-    rows = largest("dy")(subject, arguments)[0]
-    return rows, np.max(rows, initial=0) * max(np.size(arguments["dy"]), 1), 0.0
-
-
-def largest_in_segment(name: str) -> Scale:
-    """The largest finite magnitude of an argument within the segment of a row."""
-
-    def scale(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-        axis = arguments.get("axis", 0)
-        rows = np.moveaxis(_size(np.asarray(arguments[name], np.longdouble)), axis, 0)
-        found = np.zeros_like(rows)
-        ids, borders = arguments.get("segment_ids"), arguments.get("offsets")
-        for group in groups(ids, arguments.get("num_segments"), borders, "skip"):
-            found[group] = rows[group].max(axis=0, initial=0)
-        return (np.moveaxis(found, 0, axis),) * _RESULTS
-
-    return scale
-
-
-def largest_slope(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """The largest finite result within the segment of a row: of rows near the mean, little is left
-    of what they have in common."""
-    truth = subject.truth(arguments)[0]
-    return largest_in_segment("dx")(subject, {**_with_segments(arguments), "dx": truth})
-
-
-def _with_segments(arguments: Arguments) -> Arguments:
-    count = arguments["dy"].shape[arguments.get("axis", 0)]
-    return {**arguments, "num_segments": count}
 
 
 @dataclass(frozen=True)
@@ -146,64 +92,6 @@ class Bound:
         return self.ulps * (_NO_WIDER if element.accumulator is element else 1)
 
 
-BOUNDS: dict[str, Bound] = {
-    "cumsum": Bound(1, terms("x", "initial")),
-    "cumsum_backward": Bound(1, terms("dy")),
-    "cumprod": Bound(4, factors=("x", "initial")),
-    "cumprod_backward": Bound(
-        4, terms("dy", "x", "y", "initial"), factors=("dy", "x", "y", "initial")
-    ),
-    "cummax_backward": Bound(1, terms("dy")),
-    "cummin_backward": Bound(1, terms("dy")),
-    "logcumsumexp": Bound(2, one),
-    "logcumsumexp_backward": Bound(4, terms("dy"), any_sum=True, zeroed="x"),
-    "lerp": Bound(3, terms("a", negated=("b", "weight")), any_sum=True),
-    "lerp_backward": Bound(2, terms("dy", "a", negated=("b", "weight")), any_sum=True),
-    "softmax": Bound(4),
-    "log_softmax": Bound(2, largest("x")),
-    "sparsemax": Bound(2, one),
-    "entmax15": Bound(3, one),
-    "softmax_backward": Bound(3, largest("dy"), weighted="dy"),
-    "log_softmax_backward": Bound(3, largest("dy"), weighted="dy"),
-    "sparsemax_backward": Bound(3, largest("dy"), weighted="dy"),
-    "entmax15_backward": Bound(3, largest("dy"), weighted="dy"),
-    "entmax": Bound(3, of_map),
-    "entmax_backward": Bound(4, of_rows, weighted="dy"),
-    **dict.fromkeys(
-        ("softmax_loss", "entmax15_loss", "sparsemax_loss", "entmax_loss"),
-        Bound(2, of_losses, divided=True),
-    ),
-    "segment_sum": Bound(1, terms("x"), any_sum=True),
-    "segment_mean": Bound(2, terms("x"), any_sum=True),
-    "segment_prod": Bound(4),
-    "segment_prod_backward": Bound(4),
-    "segment_softmax": Bound(4),
-    "segment_log_softmax": Bound(2, largest_in_segment("x")),
-    "segment_softmax_backward": Bound(3, largest_in_segment("dy"), weighted="dy"),
-    "segment_log_softmax_backward": Bound(3, largest_in_segment("dy"), weighted="dy"),
-    "segment_logsumexp": Bound(2, one),
-    "segment_logsumexp_backward": Bound(4, weighted="dy"),
-    "gather_segment_reduce": Bound(2, terms("x", "weights"), divided=True),
-    "gather_segment_reduce_backward": Bound(2, terms("dy", "weights"), divided=True),
-    "gather_segment_reduce_weights_backward": Bound(2, terms("dy", "x"), any_sum=True),
-    "segment_var": Bound(2, weighted="x", squared="x"),
-    "segment_std": Bound(2, weighted="x", squared="x"),
-    "segment_var_backward": Bound(4, largest_slope, weighted="x", squared="x"),
-    "segment_std_backward": Bound(4, largest_slope, weighted="x", squared="x"),
-    "embedding_backward": Bound(2, terms("dout", "accumulate_into"), any_sum=True),
-    "embedding_bag": Bound(2, terms("weight", "per_sample_weights"), any_sum=True),
-    "embedding_bag_backward": Bound(
-        2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
-    ),
-    "embedding_bag_per_sample_weights_backward": Bound(2, terms("dout", "weight"), any_sum=True),
-    "linear_scan": Bound(4, terms("a", "b", "initial"), factors=("a", "b", "initial")),
-    "discounted_sum": Bound(
-        4, terms("x", "discount", "initial"), factors=("x", "discount", "initial")
-    ),
-    "linear_scan_backward": Bound(
-        4, terms("dh", "a", "h", "initial"), factors=("dh", "a", "h", "initial")
-    ),
-}
 _DEFAULT = Bound()
 
 
@@ -284,5 +172,12 @@ def _is_floating(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "iub"
 
 
+@cache
+def _bounds(family: str) -> Mapping[str, Bound]:
+    """Those of a family, where one ulp is not right for all of its functions."""
+    module = f"pullback.ops.{family}.accuracy"
+    return import_module(module).BOUNDS if find_spec(module) else {}
+
+
 def bound_of(subject: Subject) -> Bound:
-    return BOUNDS.get(subject.name, _DEFAULT)
+    return _bounds(subject.family).get(subject.name, _DEFAULT)

@@ -108,10 +108,17 @@ class Subject:
     def _sensible(self, options: dict[str, Any]) -> bool:
         mode = options.get("mode")
         return not (
-            (self.family == "scan" and options.get("ties") == "split")
+            not self._takes_value("ties", options.get("ties"))
             or (mode is not None and options.get("return_indices") and mode != "max")
             or (options.get("weighted") and mode not in (None, "sum"))
         )
+
+    def _takes_value(self, name: str, value: Any) -> bool:
+        """Whether the signature has a value among the strings that an option may be."""
+        if value is None:
+            return True
+        written = str(self.function.binder.parameters[name].annotation)
+        return "Literal" not in written or repr(value) in written
 
     def saved(self, arguments: Arguments, exact: bool) -> tuple[Any, ...]:
         """Results to be handed to the backward."""
@@ -146,7 +153,7 @@ class Subject:
         found = {k: _cast(v, element, index) for k, v in case.arrays.items() if k in names}
         found.update({k: v for k, v in case.options.items() if k in names})
         found.update({k: v for k, v in variant.items() if k in names})
-        if not variant.get("weighted") and self.name != "embedding_bag_per_sample_weights_backward":
+        if not variant.get("weighted"):
             found.pop("per_sample_weights", None)
         if "out_of_range" in names:
             found["out_of_range"] = "skip"
@@ -191,6 +198,17 @@ class Subject:
     def extended_cases(self) -> tuple[Case, ...]:
         """Those that use what only the CPU has, where the family has any."""
         return _cases(self.family, "extended_cases")
+
+    def smooth_cases(self) -> tuple[Case, ...]:
+        """Small inputs at which the function has a derivative, for tests that take it."""
+        if self.forward is not None:
+            own = _cases(self.family, "smooth_backward_cases")
+            return own or _cases(self.family, "smooth_cases")
+        return _cases(self.family, "smooth_cases")
+
+    def larger_smooth_cases(self) -> tuple[Case, ...]:
+        """More of them, for central differences of the definition."""
+        return _cases(self.family, "larger_smooth_cases") or self.smooth_cases()
 
     def large_cases(self) -> tuple[Case, ...]:
         """Inputs large enough to be split, in every way the family's kernels walk."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Array, Case, Tiles, apart, hostile_rows
 from pullback.ops.draw import Draw
 from pullback.ops.segment.index import prepare_segments
 
@@ -215,3 +215,58 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     flat = "dout" in names and "offsets" not in names
     wide = ("output_index",)
     return Case("drawn", arrays, options, draw.refused, prepared if flat else {}, wide)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    table = {"weight": apart(rng, 5, 2)}
+    indices = np.array([[4, 1, 1], [-1, 0, 4]])
+    lookup = {**table, "indices": indices, "dout": rng.standard_normal((2, 3, 2))}
+    yield Case("lookup", lookup, {"padding_idx": 0})
+    bags = {
+        **table,
+        "indices": np.array([4, 1, 1, 9, 0, 4, 2]),
+        "offsets": np.array([0, 2, 2, 5]),
+        "per_sample_weights": rng.standard_normal(7),
+        "dout": rng.standard_normal((4, 2)),
+    }
+    yield Case("bags", bags, {"padding_idx": 0})
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    indices = rng.integers(0, 6, 20)
+    data = {"weight": rng.standard_normal((6, 3)), "indices": indices}
+    bagged = {
+        **data,
+        "offsets": np.array([0, 4, 4, 11]),
+        "per_sample_weights": rng.standard_normal(20),
+        "dout": rng.standard_normal((4, 3)),
+    }
+    return [
+        Case("plain", {**data, "dout": rng.standard_normal((20, 3))}, {"padding_idx": 2}),
+        Case("bags", bagged, {"padding_idx": 2}),
+    ]
+
+
+def _blocks(rng: np.random.Generator) -> Iterator[Case]:
+    """As many positions as blocks hold, and one bag of them among small ones; bags by the tile."""
+    for n in (63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2500):
+        indices, weight = rng.integers(-1, 5, n), rng.standard_normal((5, 2))
+        arrays = {"weight": weight, "indices": indices}
+        yield Case(f"{n} positions", {**arrays, "dout": rng.standard_normal((n, 2))})
+        bags = {"offsets": np.array([0, 3, n - 2]), "dout": rng.standard_normal((3, 2))}
+        bags["per_sample_weights"] = rng.standard_normal(n)
+        yield Case(f"a bag of {n - 5}", {**arrays, **bags})
+    for n in (15, 16, 17):
+        arrays = {"weight": rng.standard_normal((5, 3)), "indices": rng.integers(0, 5, 2 * n)}
+        arrays |= {"offsets": 2 * np.arange(n), "dout": rng.standard_normal((n, 3))}
+        yield Case(f"{n} bags", {**arrays, "per_sample_weights": rng.standard_normal(2 * n)})
+    arrays = {"weight": rng.standard_normal((5, 150)), "indices": rng.integers(0, 5, 6)}
+    yield Case("wide rows", {**arrays, "dout": rng.standard_normal((6, 150))})
+    arrays |= {"offsets": np.array([0, 2]), "dout": rng.standard_normal((2, 150))}
+    yield Case("bags of wide rows", {**arrays, "per_sample_weights": rng.standard_normal(6)})
+
+
+TILES = Tiles(_blocks, every=40)

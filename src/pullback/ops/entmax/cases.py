@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import Array, Case, hostile_rows, large_shapes
+from pullback.ops.case import Array, Case, apart, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
 
 ALPHAS = (1.0, 1.001, 1.25, 1.5, 1.75, 2.0, 2.5)
@@ -124,3 +124,38 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     elif "alpha" in names:
         options["alpha"] = draw.pick("alpha", (1.3, *ALPHAS))
     return Case("drawn", arrays, options, draw.refused)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Even rows: at the edge of the support y has no derivative. alpha is a number or a tensor,
+    targets are of both kinds."""
+    x = {"x": apart(rng, 3, 4) / 20}
+    yield Case("number", {**x, "dy": rng.standard_normal((3, 4))}, {"axis": 0, "alpha": 1.3})
+    arrays = {**x, "dy": rng.standard_normal((3, 4)), "alpha": np.array([[1.2], [1.5], [1.7]])}
+    yield Case("alpha of rows", arrays, {"axis": 1})
+    yield Case("one alpha", {**arrays, "alpha": np.array(1.4)}, {"axis": 1})
+    loss = {**x, "dy": rng.standard_normal(3)}
+    target = rng.random((3, 4))
+    target /= target.sum(1, keepdims=True)
+    yield Case("distribution", {**loss, "target": target}, {"axis": 1, "alpha": 1.3})
+    classes = {**x, "dy": rng.standard_normal(4), "target": np.array([2, 0, 1, 1])}
+    yield Case("classes", classes, {"axis": 0, "alpha": 1.3})
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    """Even rows: every entry has a share."""
+    x = 0.1 * rng.standard_normal((5, 7))
+    weights = rng.random((5, 7))
+    loss = {"x": x, "dy": rng.standard_normal(5)}
+    data = {"x": x, "dy": rng.standard_normal((5, 7))}
+    alpha = 1.2 + 0.5 * rng.random((5, 1))
+    share = {"target": weights / weights.sum(1, keepdims=True)}
+    return [
+        Case("number", data, {"axis": 0, "alpha": 1.3}),
+        Case("tensor", {**data, "alpha": alpha}, {"axis": 1}),
+        Case("distribution", {**loss, **share}, {"axis": 1, "alpha": 1.3}),
+        Case("classes", {**loss, "target": rng.integers(0, 7, 5)}, {"axis": 1, "alpha": 1.3}),
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Case, Tiles, hostile_rows
 from pullback.ops.draw import Draw
 
 NUMBERS = (0, 1, 0.0, -0.0, 0.5, 0.3, 1 / 3, 1.0, -0.25, 1.75, 1e-30, 1 - 2**-53, np.nan)
@@ -95,3 +95,50 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     arrays = {name: draw.values(name, of) for name, of in shapes.items()}
     options = {"weight": draw.pick("weight", NUMBERS)} if number else {}
     return Case("drawn", arrays, options, draw.refused)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    arrays = {name: rng.standard_normal((3, 4)) for name in ("a", "b", "dy")}
+    yield Case("number", arrays, {"weight": 0.3})
+    yield Case("tensor", {**arrays, "weight": np.array([0.2, 0.7, -0.1, 1.4])})
+    yield Case("broadcast", {**arrays, "a": arrays["a"][:1], "weight": np.array(0.7)})
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    shapes = [((4, 5), (4, 5), (4, 5)), ((4, 1), (5,), (1, 5)), ((), (4, 5), ())]
+    found = []
+    for a, b, w in shapes:
+        whole = np.broadcast_shapes(a, b, w)
+        data = {"a": rng.standard_normal(a), "b": rng.standard_normal(b)}
+        data = {k: np.asarray(v) for k, v in data.items()}
+        dy = {"dy": np.asarray(rng.standard_normal(whole))}
+        weight = {"weight": np.asarray(0.1 + 0.3 * rng.random(w))}
+        found.append(Case("tensor", {**data, **weight, **dy}))
+        if w == (4, 5) or w == ():
+            found.append(Case("number", {**data, **dy}, {"weight": 0.3}))
+    return found
+
+
+def _blends(rng: np.random.Generator) -> Iterator[Case]:
+    """Blocks of elements, and operands that are broadcast along few or many of them."""
+    for n in (1023, 1024, 1025, 2500):
+        a, b, weight, dy = rng.standard_normal((4, n))
+        yield Case(f"{n} by number", {"a": a, "b": b, "dy": dy}, {"weight": 0.3})
+        yield Case(f"{n} by tensor", {"a": a, "b": b, "weight": weight, "dy": dy})
+    for kept, summed in ((15, 63), (16, 64), (17, 65), (2, 511), (3, 512), (1, 513)):
+        yield _sums(rng, f"{kept} sums of {summed}", kept, summed)
+    a, b, weight = rng.standard_normal((3, 2, 1))
+    long = {"a": a, "b": b, "weight": weight, "dy": rng.standard_normal((2, 17000))}
+    yield Case("long sums", long)
+
+
+def _sums(rng: np.random.Generator, name: str, kept: int, summed: int) -> Case:
+    b, dy = rng.standard_normal((2, kept, summed))
+    row, column = rng.standard_normal((1, summed)), rng.standard_normal((kept, 1))
+    return Case(name, {"a": column, "b": b, "dy": dy, "weight": row})
+
+
+TILES = Tiles(_blends, every=12)

@@ -6,9 +6,18 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
+from pullback.ops.case import (
+    EXTENTS,
+    Array,
+    Case,
+    Tiles,
+    hostile_rows,
+    large_shapes,
+    larger_smooth_rows,
+)
 from pullback.ops.draw import Draw
-from pullback.ops.scan_cases import draw_extension, extensions
+from pullback.ops.scan_cases import draw_extension, extensions, smooth_extended
+from pullback.ops.tile_cases import tile_rows
 
 
 def _case(rng: np.random.Generator, name: str, a: Array, axis: int, reverse: bool) -> Case:
@@ -68,3 +77,34 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     axis = draw.axis(shape)
     arrays |= draw_extension(draw, names, shape, axis)
     return Case("drawn", arrays, {"axis": axis}, draw.refused)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def _recurrent_rows(rng: np.random.Generator) -> Iterator[Case]:
+    names = ("a", "b", "dh", "h", "x", "discount")
+    for axis, reverse in ((0, False), (1, True)):
+        arrays = {name: rng.standard_normal((3, 4)) for name in names}
+        yield Case("rows", arrays, {"axis": axis, "reverse": reverse})
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    yield from smooth_extended(_recurrent_rows(rng), rng)
+    case = next(_recurrent_rows(rng))
+    narrow = {"a": np.array([[0.3], [0.7], [-0.4]]), "discount": np.array(0.9)}
+    yield Case("broadcast", {**case.arrays, **narrow}, case.options)
+
+
+def _recurrent(rng: np.random.Generator, x: Array) -> dict[str, Array]:
+    b, dh = rng.standard_normal((2, *x.shape))
+    return {"a": x / 4, "b": b, "dh": dh}
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    return [
+        Case(c.name, _recurrent(rng, c.arrays["x"]), c.options) for c in larger_smooth_rows(rng)
+    ]
+
+
+TILES = Tiles(tile_rows, alone=True, chunked=True)

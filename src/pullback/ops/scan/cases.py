@@ -7,9 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
+from pullback.ops.case import (
+    EXTENTS,
+    Array,
+    Case,
+    Tiles,
+    hostile_rows,
+    large_shapes,
+    larger_smooth_rows,
+    smooth_rows,
+)
 from pullback.ops.draw import Draw
-from pullback.ops.scan_cases import draw_extension, extensions
+from pullback.ops.scan_cases import draw_extension, extensions, smooth_extended
+from pullback.ops.tile_cases import tile_rows
 
 
 def _case(rng: np.random.Generator, name: str, x: Array, axis: int, reverse: bool) -> Case:
@@ -92,3 +102,20 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
         options["ties"] = draw.pick("ties", ("first", "last", "split"), (10, 10, 1))
         draw.refuse("Unsupported", when=options["ties"] == "split")
     return Case("drawn", arrays, options, draw.refused)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Small ones without ties, in every form."""
+    for number, case in enumerate(smooth_extended(smooth_rows(rng), rng)):
+        # Of the lines of a map no two elements are alike; an initial value must be none of them.
+        initial = case.arrays.get("initial")
+        more = {} if initial is None else {"initial": initial + 0.03 + number}
+        yield Case(case.name, {**case.arrays, **more}, case.options)
+
+
+larger_smooth_cases = larger_smooth_rows
+
+TILES = Tiles(tile_rows, alone=True, chunked=True)

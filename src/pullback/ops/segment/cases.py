@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows
+from pullback.ops.case import EXTENTS, Array, Case, Tiles, apart, hostile_rows
 from pullback.ops.draw import Draw
 from pullback.ops.segment.index import prepare_segments
 
@@ -211,3 +211,59 @@ def drawn(draw: Draw) -> Drawn:
     draw.refuse("IndexOutOfRange", when=outside and options["out_of_range"] == "error")
     draw.refuse("InvalidProblem", when=bool(options["indices_are_sorted"]) and not ascending)
     return Drawn(arrays, options, shape(segments), segments)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    ids = np.array([2, 0, 2, 1, 0, 5, -1])
+    yield Case(
+        "rows", {"x": apart(rng, 7, 2), "dy": rng.standard_normal((6, 2)), "segment_ids": ids}
+    )
+    columns = {"x": apart(rng, 2, 7), "dy": rng.standard_normal((2, 6)), "segment_ids": ids}
+    yield Case("columns", columns, {"axis": -1, "num_segments": 6})
+    borders = {"offsets": np.array([0, 3, 3, 7]), "dy": rng.standard_normal((2, 3, 1))}
+    options = {"axis": 1, "num_segments": 3, "num_inputs": 7}
+    yield Case("borders", {"x": apart(rng, 2, 7, 1), **borders}, options)
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    ids = rng.integers(0, 6, 20)
+    ids[3] = -1
+    data = {"x": rng.standard_normal((20, 3)), "dy": rng.standard_normal((7, 3))}
+    turned = {"x": rng.standard_normal((2, 20)), "dy": rng.standard_normal((2, 7))}
+    options = {"axis": 1, "num_segments": 7, "num_inputs": 20}
+    offsets = np.array([0, 4, 4, 5, 9, 9, 15, 20])
+    return [
+        Case("ids", {**data, "segment_ids": ids}),
+        Case("ids along axis 1", {**turned, "segment_ids": ids}, options),
+        Case("borders", {**data, "offsets": offsets}, {"num_inputs": 20}),
+        Case("borders along axis 1", {**turned, "offsets": offsets}, options),
+    ]
+
+
+def _pieces(rng: np.random.Generator) -> Iterator[Case]:
+    """Many columns, and groups of several pieces: the families' own cases have neither."""
+    ids = np.where(rng.random(1300) < 0.9, 3, rng.integers(-1, 6, 1300))
+    x = 1 + 0.01 * rng.standard_normal((1300, 2))
+    yield Case("long", {"x": x, "segment_ids": ids, "dy": rng.standard_normal((5, 2))})
+    ids = rng.integers(0, 3, 9)
+    x = rng.integers(-2, 3, (9, 150)).astype(np.float64)
+    yield Case("wide", {"x": x, "segment_ids": ids, "dy": rng.standard_normal((3, 150))})
+    for n in (1, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025):
+        x, ids = 1 + 0.01 * rng.standard_normal((n, 1)), np.ones(n, np.int64)
+        yield Case(f"a piece of {n}", {"x": x, "segment_ids": ids, "dy": np.full((3, 1), 0.7)})
+    for n in (7, 8, 9, 31, 32, 33, 127, 128, 129):
+        x, ids = rng.standard_normal((5, n)), rng.integers(-1, 3, 5)
+        dy = rng.standard_normal((3, n))
+        yield Case(f"{n} columns", {"x": x, "segment_ids": ids, "dy": dy})
+
+
+# GPU kernels take ids, not borders, and give no positions.
+TILES = Tiles(
+    _pieces,
+    every=16,
+    serves=lambda case: "offsets" not in case.arrays,
+    without=("return_indices",),
+)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import Array, Case
+from pullback.ops.case import Array, Case, apart
 from pullback.ops.draw import Draw
 from pullback.ops.segment.index import prepare_segments
 
@@ -108,3 +108,31 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     if "dy" in names:
         arrays["dy"] = draw.values("dy", (segments, width))
     return Case("drawn", arrays, options, draw.refused, prepared)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    at, ids = np.array([4, 1, 1, 3, 0, 4, 2, -1]), np.array([2, 0, 2, 1, 0, 5, -1, 1])
+    rows = {"x": apart(rng, 5, 2), "dy": rng.standard_normal((6, 2)), "gather_ids": at}
+    for reduce in ("sum", "mean", "max", "min"):
+        known = {"reduce": reduce, "num_segments": 6}
+        yield Case(reduce, {**rows, "segment_ids": ids}, known)
+    weights = rng.standard_normal(8)
+    yield Case("weighted", {**rows, "segment_ids": ids, "weights": weights}, {"num_segments": 6})
+    borders = {"offsets": np.array([0, 3, 3, 4, 4, 7, 8]), "gather_ids": np.abs(at)}
+    known = {"reduce": "max", "num_segments": 6}
+    yield Case("borders", {**rows, **borders}, known)
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    at, ids = rng.integers(0, 6, 20), rng.integers(0, 6, 20)
+    at[2], ids[3] = -1, -1
+    data = {"x": rng.standard_normal((6, 3)), "dy": rng.standard_normal((7, 3)), "gather_ids": at}
+    found = [
+        Case(reduce, {**data, "segment_ids": ids}, {"reduce": reduce, "num_segments": 7})
+        for reduce in ("sum", "mean", "max", "min")
+    ]
+    weighted = {**data, "segment_ids": ids, "weights": rng.standard_normal(20)}
+    return [*found, Case("weighted", weighted, {"num_segments": 7})]

@@ -10,6 +10,7 @@ import numpy as np
 from pullback.ops.case import Case
 from pullback.ops.draw import Draw
 from pullback.ops.segment import cases as segment
+from pullback.ops.segment_statistics import cases as statistics
 
 
 def _per_row(rng: np.random.Generator, case: Case) -> Case:
@@ -51,3 +52,25 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     if "dy" in names:
         problem.arrays["dy"] = draw.values("dy", problem.arrays["x"].shape)
     return problem.case(draw)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """The segments of statistics, with a gradient for each row."""
+    for case in statistics.smooth_cases(rng):
+        x, dy = case.arrays["x"], case.arrays["dy"]
+        count = dy.shape[case.options.get("axis", 0)]
+        arrays = {**case.arrays, "dy": rng.standard_normal(x.shape)}
+        yield Case(case.name, arrays, {**case.options, "num_segments": count})
+
+
+def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
+    """The same segments with a gradient for each row."""
+    found = []
+    for case in segment.larger_smooth_cases(rng):
+        x = case.arrays["x"]
+        arrays = {**case.arrays, "dy": rng.standard_normal(x.shape)}
+        found.append(Case(case.name, arrays, {**case.options, "num_segments": 7}))
+    return found

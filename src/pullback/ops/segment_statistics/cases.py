@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import Case
+from pullback.ops.case import Case, apart
 from pullback.ops.draw import Draw
 from pullback.ops.segment import cases as segment
 
@@ -38,3 +38,19 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
     if "ddof" in names:
         problem.options["ddof"] = draw.pick("ddof", (0, 1, 3))
     return problem.case(draw)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Segments with rows, and rows with segments: -inf has no derivative."""
+    ids = np.array([2, 0, 2, 1, 0, 3, 1])
+    dy = rng.standard_normal((4, 2))
+    yield Case("rows", {"x": apart(rng, 7, 2) / 4, "dy": dy, "segment_ids": ids})
+    options = {"axis": 1, "num_segments": 3}
+    arrays = {"offsets": np.array([0, 3, 4, 7]), "dy": rng.standard_normal((2, 3, 1))}
+    yield Case("borders", {"x": apart(rng, 2, 7, 1) / 4, **arrays}, options)
+
+
+larger_smooth_cases = segment.larger_smooth_cases

@@ -6,8 +6,18 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pullback.ops.case import EXTENTS, Array, Case, hostile_rows, large_shapes
+from pullback.ops.case import (
+    EXTENTS,
+    Array,
+    Case,
+    Tiles,
+    hostile_rows,
+    large_shapes,
+    larger_smooth_rows,
+    smooth_rows,
+)
 from pullback.ops.draw import Draw
+from pullback.ops.tile_cases import row_case, tile_rows
 
 
 def _case(rng: np.random.Generator, name: str, x: Array, axis: int = -1) -> Case:
@@ -76,3 +86,28 @@ def draw(draw: Draw, names: Collection[str]) -> Case:
         name: draw.values(name, shape) for name in ("x", "dy") if name in names or name == "x"
     }
     return Case("drawn", arrays, {"axis": draw.axis(shape)}, draw.refused)
+
+
+# --- smooth ---------------------------------------------------------------------------------------
+
+
+smooth_cases = smooth_rows
+
+
+def smooth_backward_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows so even that every entry has a share: at the edge of the support y has no derivative."""
+    for case in smooth_rows(rng):
+        yield Case(case.name, {**case.arrays, "x": case.arrays["x"] / 20}, case.options)
+
+
+larger_smooth_cases = larger_smooth_rows
+
+
+def _whole_rows(rng: np.random.Generator) -> Iterator[Case]:
+    yield from tile_rows(rng)
+    for n in WHOLE:
+        yield row_case(rng, f"{n}", rng.standard_normal((2, n)), 1, False)
+
+
+WHOLE = (4095, 4096, 4097)  # the longest rows held whole
+TILES = Tiles(_whole_rows, alone=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.bench.families.segment import ids_of
 from pullback.bench.figures import At, Figure, ahead, owed
 from pullback.bench.workload import (
     BF16,
@@ -21,6 +20,7 @@ from pullback.bench.workload import (
     take_columns,
     whole,
 )
+from pullback.ops.segment.bench import ids_of
 from pullback.verify.subject import Arguments
 
 OPS = ("gather_segment_reduce",)

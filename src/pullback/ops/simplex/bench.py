@@ -166,5 +166,6 @@ FAMILY = Family(
             "scipy": _scipy,
         }
     ),
+    steps=(("torch", "entmax", "sparsemax", 20.0),),
     figures=_figures(),
 )

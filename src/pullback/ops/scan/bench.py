@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.bench.figures import At, Figure, ahead, halves, into, no_slower, of_copy, owed
+from pullback.bench.figures import At, Figure, ahead, halves, into, no_slower, of_copy, owed, peak
 from pullback.bench.problem import Take
 from pullback.bench.workload import (
     BF16,
@@ -264,5 +264,14 @@ FAMILY = Family(
         Workload("steep ramp", ("logcumsumexp",), _ramp(4, 512), whole),
     ),
     peers=Peers({"torch": _torch, "torch out": _torch_out, "jax": _jax, "numpy": _numpy}),
-    figures=_figures(),
+    steps=(
+        ("torch", "torch", "cumsum", 2.0),
+        ("torch", "torch", "cumprod", 4.0),
+        ("torch", "torch", "logcumsumexp", 20.0),
+        ("torch", "torch", "cummax", 3.0),
+        ("jax", "jax", "logcumsumexp", 20.0),
+        ("jax", "jax", "cumprod", 3.0),
+        ("jax", "jax", "cummax", 5.0),
+    ),
+    figures=(*_figures(), peak(0.5, "cumprod", "torch"), peak(0.5, "logcumsumexp", "torch")),
 )

@@ -171,5 +171,6 @@ FAMILY = Family(
         *(_nature(f"random, {mode}", BAG, _bags(100, 8, 100, 20, mode)) for mode in ("sum", "max")),
     ),
     peers=Peers({"torch": _torch, "jax": _jax, "numpy": _numpy}),
+    steps=(("torch", "torch", "embedding", 1.5),),
     figures=_figures(),
 )

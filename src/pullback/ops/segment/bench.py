@@ -202,6 +202,7 @@ FAMILY = Family(
         ),
     ),
     peers=Peers({"torch": _torch, "jax": _jax, "numpy": _numpy, "numbagg": _numbagg}),
+    steps=(("torch", "torch", "segment_max", 5.0),),
     figures=_figures(),
 )  # fmt: skip
 

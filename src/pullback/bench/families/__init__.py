@@ -1,1 +1,0 @@
-"""What each family is measured on: workloads, peers and the figures to reach."""
