@@ -112,7 +112,7 @@ def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
     for number, case in enumerate(smooth_extended(smooth_rows(rng), rng)):
         # Of the lines of a map no two elements are alike; an initial value must be none of them.
         initial = case.arrays.get("initial")
-        more = {} if initial is None else {"initial": initial + 0.03 + number}
+        more = {} if initial is None else {"initial": np.asarray(initial + 0.03 + number)}
         yield Case(case.name, {**case.arrays, **more}, case.options)
 
 
