@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import pullback
 import pullback.torch.nn as ours
 from pullback.cli.app import COMMANDS
 
@@ -33,6 +34,10 @@ def test_the_readme_runs_as_it_stands() -> None:
     assert len(blocks) == text.count("```python") >= 3
     want = names["pb"].cumprod_backward(names["dy"], names["x"], names["y"])
     np.testing.assert_array_equal(names["dx"], want)
+
+
+def test_the_citation_names_this_version() -> None:
+    assert f"version: {pullback.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_pages_do_not_promise_to_be_free_of_division() -> None:
