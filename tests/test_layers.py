@@ -127,3 +127,16 @@ def test_the_stub_is_fresh() -> None:
 
     assert PATH.read_text() == stub(), "run `python -m pullback.signatures`"
     assert PLANS.read_text() == plans_stub(), "run `python -m pullback.signatures`"
+
+
+def test_packages_of_their_own_are_found_as_attributes() -> None:
+    """Without an import of theirs, and not before."""
+    code = (
+        "import sys, pullback\n"
+        "assert not {'torch', 'pullback.patch', 'pullback.plans'} & sys.modules.keys()\n"
+        "print(pullback.plans.ScanPlan.__name__, pullback.patch.report(), pullback.torch.nn,"
+        " pullback.compat.entmax.sparsemax)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ScanPlan ")

@@ -81,6 +81,9 @@ _VOCABULARY = [
     "set_num_threads",
 ]
 
+# Imported when first used, as `pullback.patch` or by an import of their own.
+_SUBMODULES = ("compat", "patch", "plans", "torch")
+
 # The folders of ops/ are the registry. Each is imported when the first of its names is used.
 _PAGES = {
     folder.name: page
@@ -122,6 +125,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         globals()[name] = [*_VOCABULARY, *(n for family in _FAMILIES for n in _load(family))]
         return globals()[name]
+    if name in _SUBMODULES:
+        return imported(f"pullback.{name}")
     if not name.startswith("__"):
         for family in sorted(_FAMILIES, key=lambda family: not _spells(family, name)):
             _load(family)

@@ -134,6 +134,10 @@ from pullback.ops.segment.contract import SegmentBackwardArgs
 from pullback.ops.segment.contract import SegmentDescriptor
 from pullback.ops.segment.contract import TiedDescriptor
 from pullback.plan.plan import Plan
+from pullback import compat as compat
+from pullback import patch as patch
+from pullback import plans as plans
+from pullback import torch as torch
 
 class SegmentMaxArgs(ExtremumArgs): ...
 class SegmentMaxBackwardArgs(SegmentBackwardArgs): ...
@@ -206,6 +210,7 @@ Array = TypeVar("Array", bound=_AnyArray)
 
 __version__: str
 _FAMILIES: tuple[str, ...]
+_SUBMODULES: tuple[str, ...]
 @overload
 def cummax(
     x: Array,
@@ -4024,7 +4029,7 @@ def sparsemax_loss_backward(
     """
     ...
 
-__all__ = [
+__all__: list[str] = [
     "BackendKind",
     "BinaryKind",
     "BinaryParamArgs",

@@ -145,7 +145,7 @@ from pullback import UnsortedSegmentSumBackwardPlan as UnsortedSegmentSumBackwar
 from pullback import UnsortedSegmentSumDescriptor as UnsortedSegmentSumDescriptor
 from pullback import UnsortedSegmentSumPlan as UnsortedSegmentSumPlan
 
-__all__ = [
+__all__: list[str] = [
     "BinaryParamArgs",
     "BinaryParamBackwardArgs",
     "BinaryParamBackwardDescriptor",

@@ -97,7 +97,8 @@ def _bases(classes: list[str]) -> set[str]:
 
 
 def _listed(names: list[str]) -> str:
-    return "\n__all__ = [\n    " + ",\n    ".join(f'"{name}"' for name in names) + ",\n]\n"
+    quoted = ",\n    ".join(f'"{name}"' for name in names)
+    return f"\n__all__: list[str] = [\n    {quoted},\n]\n"
 
 
 def stub() -> str:
@@ -107,8 +108,9 @@ def stub() -> str:
     found = [_import(name) for name in pullback.__all__ if name not in functions]
     classes = sorted(line for line in found if line.startswith("class"))
     imports = sorted(set(found) - set(classes)) + sorted(_bases(classes))
+    imports += [f"from pullback import {name} as {name}" for name in pullback._SUBMODULES]
     lines = [_HEADER, *imports, "", *classes, _ARRAYS, "__version__: str"]
-    lines.append("_FAMILIES: tuple[str, ...]")
+    lines += ["_FAMILIES: tuple[str, ...]", "_SUBMODULES: tuple[str, ...]"]
     lines += [_signature(function) for _, function in sorted(functions.items())]
     lines.append(_listed(sorted(pullback.__all__)))
     return re.sub(r"[ ]+\n", "\n", "\n".join(lines))
