@@ -311,3 +311,23 @@ def test_tensors_and_arrays_are_no_options() -> None:
                 function(X, ids, value)
         for number in (np.int32(count), np.int64(count), count):
             assert function(X, ids, number).shape == (count, 4)
+
+
+def test_a_repeated_call_with_out_tells_autograd() -> None:
+    """The cache repeats calls that write into a tensor, and counts each write."""
+    a, b = torch.zeros(3), torch.ones(3)
+    for _ in range(3):
+        before = a._version
+        assert pb.lerp(a, b, 0.5, out=a) is a
+        assert a._version == before + 1
+    function = pb.lerp.function
+    assert function.lookup(a, b, 0.5, a) is a
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(pb.InvalidProblem, match="gradient is recorded"):
+        pb.lerp(x, b, 0.5, out=a)
+    y = x * 2
+    z = (y * y).sum()
+    with torch.no_grad():
+        pb.lerp(y, b, 0.5, out=y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()

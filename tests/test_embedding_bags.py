@@ -135,6 +135,45 @@ def test_what_bags_without_offsets_refuse() -> None:
         pb.embedding_bag(weight, np.array([[0, 1, 2], [3, 9, 4]]))
 
 
+@pytest.mark.parametrize("extent", [40, 5000, 1 << 21, 1 << 40])
+def test_rows_of_sparse_gradients_in_any_bucket(extent: int) -> None:
+    """Buckets with few entries and with many, of rows near each other and far apart."""
+    rng = np.random.default_rng(8)
+    near = rng.integers(0, min(extent, 3000), 4000)
+    far = rng.integers(0, extent, 4000)
+    indices = rng.permutation(np.concatenate([near, far, np.full(700, extent - 1), [-1, extent]]))
+    dout = rng.standard_normal((indices.size, 3)).astype(np.float32)
+    options = {"padding_idx": int(near[0]), "out_of_range": "skip"}
+    rows, found = pb.embedding_backward(dout, indices, extent, sparse=True, **options)
+    kept = (indices >= 0) & (indices < extent) & (indices != near[0])
+    names, numbers = np.unique(indices[kept], return_inverse=True)
+    np.testing.assert_array_equal(rows, names)
+    want = pb.embedding_backward(dout[kept], numbers.reshape(-1), len(names))
+    assert same_bits(found, want)
+
+
+def test_plans_of_sparse_gradients() -> None:
+    indices, dout = np.array([7, 2, 7]), np.array([[1.0], [2.0], [3.0]])
+    shared = {"num_embeddings": 9, "embedding_dim": 1, "num_indices": 3, "accumulate": False}
+    desc = pb.EmbeddingBackwardDescriptor(sparse=True, element=pb.ElementKind.F64, **shared)
+    stream = pb.Stream.cpu()
+    for backend in (pb.BackendKind.NUMBA, pb.BackendKind.REFERENCE):
+        preference = pb.PlanPreference(prefer_backend=backend)
+        plan = pb.EmbeddingBackwardPlan.select(stream, desc, preference)
+        rows, dweight = np.zeros(4, np.int64), np.zeros((3, 1))
+        args = pb.EmbeddingBackwardArgs(dout=dout, indices=indices, dweight=dweight, rows=rows)
+        plan.run(stream, pb.Workspace.allocate(plan), args)
+        assert rows[[0, 1, 3]].tolist() == [2, 7, 2]
+        assert dweight[:2, 0].tolist() == [2.0, 4.0]
+    with pytest.raises(InvalidProblem, match="`accumulate` must be False with sparse=True"):
+        pb.EmbeddingBackwardPlan.select(
+            stream,
+            pb.EmbeddingBackwardDescriptor(
+                sparse=True, element=pb.ElementKind.F64, **{**shared, "accumulate": True}
+            ),
+        )
+
+
 # --- front ends ---------------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ from pullback.cpu.call_record import (
     THREADS_OF,
     TYPE,
     UNREAD,
+    WRITTEN,
     CallRecord,
 )
 from pullback.cpu.dispatch_guard import NEEDS_GRAD, NO_GRAD, is_plain_call, is_recording, state_of
@@ -56,6 +57,7 @@ from pullback.cpu.interpreter import (
     as_integer,
     attribute,
     call_object,
+    call_with,
     call_with_all,
     clear_error,
     drop,
@@ -205,6 +207,19 @@ def _call_recorder(record, passed):
 
 
 @register_jitable
+def _tell_written(record, result):
+    """Tell the library of a tensor that it was written; an error of that is the call's."""
+    if record[WRITTEN] == 0 or result == 0 or result == MISMATCH:
+        return result
+    answer = call_with(record[WRITTEN], result)
+    if answer == 0:
+        drop(result)
+        return 0
+    drop(answer)
+    return result
+
+
+@register_jitable
 def _repeat(record, passed, values, count, tensors):
     """Make a call that matches a record: its result; 0 with an error set; or MISMATCH. The record
     is kept alive: others may replace it while the launch runs without the GIL."""
@@ -213,7 +228,7 @@ def _repeat(record, passed, values, count, tensors):
     if record[GUARD] != 0:
         state = _state(record, passed)
     if state == NO_GRAD:
-        result = _run(record, values, count, tensors)
+        result = _tell_written(record, _run(record, values, count, tensors))
     elif state == NEEDS_GRAD:
         result = _call_recorder(record, passed)
     release(record, values, count)

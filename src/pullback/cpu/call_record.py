@@ -7,6 +7,7 @@
     GUARD                   a dispatch guard (dispatch_guard.py) for its tensors, or 0
     RECORDER                an object to call instead where autograd records, or 0
     PLAN                    of a plan's run: address of its words; of a function's call, 0
+    WRITTEN                 an object to call with the result, which is an argument, or 0
     PASSED, FRESH, RESULTS  how many there are of
       arguments, ARGUMENT_WORDS each: all of the function's, `out` last
       fresh arrays, FRESH_WORDS each, the workspace among them
@@ -39,8 +40,8 @@ from pullback.cpu.native_launch import NativeLaunch
 from pullback.cpu.operands import OPERAND_WORDS, operand_of
 from pullback.cpu.pool import threads_address
 
-OWNER, LAUNCH, THREADS, SCRATCH, GUARD, RECORDER, PLAN = range(7)
-PASSED, FRESH, RESULTS, ARGUMENTS = range(7, 11)
+OWNER, LAUNCH, THREADS, SCRATCH, GUARD, RECORDER, PLAN, WRITTEN = range(8)
+PASSED, FRESH, RESULTS, ARGUMENTS = range(8, 12)
 
 # Words of an argument. Kinds: the launch compares it, with the other arrays; it must be the object
 # named; equal to it, and of its type; a float of these bits; a tuple of so many items; an array
@@ -109,7 +110,7 @@ class CallRecord:
     """A call that a cache can hold: the launch, the words of its arguments, the fresh arrays, the
     places of results and of the launch's slots."""
 
-    __slots__ = ("_kept", "_recorder", "_watched", "_words", "address")
+    __slots__ = ("_kept", "_recorder", "_watched", "_words", "_written", "address")
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class CallRecord:
         kept: Any = None,
     ) -> None:
         guarded = guard.address if guard else 0
-        head = (id(self), launch.address, threads_address(), scratch, guarded, 0, plan)
+        head = (id(self), launch.address, threads_address(), scratch, guarded, 0, plan, 0)
         counts = (len(arguments), len(fresh), len(results))
         assert max(*sources, *results, sum(counts)) < MOST
         flat = itertools.chain.from_iterable((*arguments, *(array.words for array in fresh)))
@@ -134,6 +135,17 @@ class CallRecord:
         self._kept = launch, fresh, guard, kept  # what words point to
         self._watched: list[Any] = []
         self._recorder: Callable[..., Any] | None = None
+        self._written: Callable[[Any], Any] | None = None
+
+    @property
+    def written(self) -> Callable[[Any], Any] | None:
+        """Called with a result that was passed in to be written."""
+        return self._written
+
+    @written.setter
+    def written(self, call: Callable[[Any], Any]) -> None:
+        self._written = call  # before a cache holds the record
+        self._words[WRITTEN] = id(call)
 
     @property
     def recorder(self) -> Callable[..., Any] | None:

@@ -103,16 +103,17 @@ def launch_few(record, workspace, threads, checked, a, b, c, d):
     return result
 
 
-def launch_many(record, workspace, threads, checked, a, b, c, d, e, f, g, h, i, j):
-    places = stack_words(10)
+def launch_many(record, workspace, threads, checked, a, b, c, d, e, f, g, h, i, j, k):
+    places = stack_words(11)
     places[0], places[1], places[2], places[3], places[4] = a, b, c, d, e
     places[5], places[6], places[7], places[8], places[9] = f, g, h, i, j
+    places[10] = k
     result = launch_at(record, workspace, threads, checked, places)
     raise_if_interrupted(result[0])
     return result
 
 
-FEW, MANY = 4, 10
+FEW, MANY = 4, 11
 
 
 @cache

@@ -62,7 +62,7 @@ def _seen(value: Any) -> Any:
 
 
 def _key(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
-    parts: list[Any] = [function.name, *map(_summary, args)]
+    parts: list[Any] = [function, *map(_summary, args)]
     for name, value in options.items():
         parts.append(name)
         parts.append(_summary(value))

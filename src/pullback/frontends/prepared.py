@@ -123,12 +123,18 @@ class PreparedCall:
         return self._finish(status, arrays, out)
 
     def insert(
-        self, function: Function, values: Sequence[Any], guard: DispatchGuard | None = None
+        self,
+        function: Function,
+        values: Sequence[Any],
+        guard: DispatchGuard | None = None,
+        written: Callable[[Any], Any] | None = None,
     ) -> CallRecord | None:
-        """Have the function's call cache repeat such calls (`out` is the last value); None where
-        native code cannot."""
+        """Have the function's call cache repeat such calls (`out` is the last value, and `written`
+        is called with it); None where native code cannot."""
         if self._record is None or self.takes_parts:  # the record is of this very bundle
             self._record = self._record_of(function.parameters, values, guard) or False
+            if self._record and written is not None:
+                self._record.written = written
         if self._record:
             _cache_of(function).insert(self._record)
         return self._record or None

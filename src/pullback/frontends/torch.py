@@ -9,7 +9,7 @@ What stands for a tensor without being one (a `torch.fx.Proxy`) decides itself w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from pullback.frontends.torch_autograd import AutogradPlan, EagerFunction, trans
 from pullback.frontends.torch_launch import (
     FOREIGN,
     OVERRIDDEN,
+    PLAIN,
     entry_of,
     insert,
     key_of,
@@ -50,6 +51,18 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     return _plain_call(function, args, options, out)
 
 
+def is_plain(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a call on these tensors would go to the kernel, with nothing to record."""
+    if _modes() or _tracing() or _transforms() is not None:
+        return False
+    if forward_ad._current_level >= 0 and _forward_mode():
+        return False
+    recording = torch.is_grad_enabled()
+    return all(
+        type(t) in PLAIN and t.is_cpu and not (recording and t.requires_grad) for t in tensors
+    )
+
+
 def _plain_call(
     function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any
 ) -> Any:
@@ -71,8 +84,8 @@ def _plain_call(
     result = entry.prepared.run(args, options, out, entry.look)
     if out is not None or "accumulate_into" in options:
         _touch(result)
-    else:
-        insert(entry, function, args, options)
+    if "accumulate_into" not in options:
+        insert(entry, function, args, options, out, _touch)
     return result
 
 

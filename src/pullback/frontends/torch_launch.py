@@ -239,8 +239,17 @@ def _dispatch_guard() -> DispatchGuard | None:
 _GUARD = _dispatch_guard()
 
 
-def insert(entry: Entry, function: Function, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Insert a call that writes to none of its arguments into the function's cache."""
+def insert(
+    entry: Entry,
+    function: Function,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    out: Any = None,
+    written: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Insert a call that writes to none of its arguments but `out` into the function's cache;
+    `written` is called with that whenever it was written."""
     if _GUARD is None:
         return None
-    return entry.prepared.insert(function, (*function.values(args, options), None), _GUARD)
+    values = (*function.values(args, options), out)
+    return entry.prepared.insert(function, values, _GUARD, None if out is None else written)

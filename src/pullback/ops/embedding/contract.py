@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import IndexOutOfRange, InvalidProblem
+from pullback.contract.errors import IndexOutOfRange, InvalidProblem, Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import (
     BackendKind,
@@ -64,10 +64,13 @@ class EmbeddingDescriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingBackwardDescriptor(EmbeddingDescriptor):
-    """The gradient of a table. `accumulate=False` overwrites it instead."""
+    """The gradient of a table. `accumulate=False` overwrites it instead. `sparse`: of the rows that
+    received something, in ascending order; `rows` holds their numbers and, at its end, how many
+    there are."""
 
     scale_grad_by_freq: bool = False
     accumulate: bool = True
+    sparse: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class EmbeddingBagBackwardDescriptor(EmbeddingBagDescriptor):
 
     scale_grad_by_freq: bool = False
     accumulate: bool = True
+    sparse: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,6 +107,7 @@ class EmbeddingBackwardArgs:
     dout: Any
     indices: Any
     dweight: Any
+    rows: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -131,6 +136,7 @@ class EmbeddingBagBackwardArgs:
     output_index: Any = None
     weight: Any = None
     d_per_sample_weights: Any = None
+    rows: Any = None
 
 
 # --- validation ---------------------------------------------------------------------------------
@@ -145,8 +151,13 @@ def _validate(op: str, desc: Any) -> None:
         expected = f"None or in [0, {desc.num_embeddings})"
         raise InvalidProblem(op, "padding_idx", expected, repr(padding))
     check_option(op, "policy", desc.policy, IndexPolicy)
-    for name in ("scale_grad_by_freq", "accumulate"):
+    for name in ("scale_grad_by_freq", "accumulate", "sparse"):
         check_flag(op, name, getattr(desc, name, False))
+    if getattr(desc, "sparse", False):
+        if desc.accumulate:
+            raise InvalidProblem(op, "accumulate", "False with sparse=True", "True")
+        if getattr(desc, "mode", "sum") == "max":
+            raise Unsupported(op, "sparse", "False where the mode is 'max'", "True")
 
 
 def _validate_bag(op: str, desc: Any) -> None:
@@ -228,6 +239,15 @@ def _table(desc: Any) -> tuple[int, ...]:
     return desc.num_embeddings, desc.embedding_dim
 
 
+def row_capacity(desc: Any) -> int:
+    """How many rows can receive something."""
+    return int(min(desc.num_indices, desc.num_embeddings))
+
+
+def _received(desc: Any) -> tuple[int, ...]:
+    return (row_capacity(desc), desc.embedding_dim) if desc.sparse else _table(desc)
+
+
 def _looked_up(desc: Any) -> tuple[int, ...]:
     return desc.num_indices, desc.embedding_dim
 
@@ -259,6 +279,14 @@ _OFFSETS = Slot(
 )
 _WEIGHTS = Slot("per_sample_weights", _positions, needed=_never)
 _WINNER = (ElementKind.I64,)
+_ROWS = Slot(
+    "rows",
+    lambda desc: (row_capacity(desc) + 1,),
+    Role.OUT,
+    holds=(ElementKind.I64,),
+    needed=lambda desc: bool(desc.sparse),
+    used=lambda desc: bool(desc.sparse),
+)
 
 
 def _record(
@@ -308,7 +336,13 @@ class EmbeddingBackwardPlan(Plan[EmbeddingBackwardDescriptor, EmbeddingBackwardA
     record = _record(
         "EmbeddingBackward",
         EmbeddingBackwardDescriptor,
-        (Slot("dout", _looked_up), _IDS, Slot("dweight", _table, Role.ACCUMULATE), *_PARTS),
+        (
+            Slot("dout", _looked_up),
+            _IDS,
+            Slot("dweight", _received, Role.ACCUMULATE),
+            *_PARTS,
+            _ROWS,
+        ),
         {None: EmbeddingKind.EMBEDDING_BACKWARD},
     )
 
@@ -341,7 +375,7 @@ class EmbeddingBagBackwardPlan(Plan[EmbeddingBagBackwardDescriptor, EmbeddingBag
         (
             Slot("dout", _bags),
             _IDS,
-            Slot("dweight", _table, Role.ACCUMULATE, needed=_never),
+            Slot("dweight", _received, Role.ACCUMULATE, needed=_never),
             *_PARTS,
             _OFFSETS,
             _WEIGHTS,
@@ -354,6 +388,7 @@ class EmbeddingBagBackwardPlan(Plan[EmbeddingBagBackwardDescriptor, EmbeddingBag
             ),
             Slot("weight", _table, needed=_never),
             Slot("d_per_sample_weights", _positions, Role.OUT, needed=_never),
+            _ROWS,
         ),
         {mode: EmbeddingKind(f"embedding_bag_{mode}_backward") for mode in MODES},
     )

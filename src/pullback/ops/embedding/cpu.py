@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy
-from pullback.cpu.program import Phase, Program, bits_of, grain_for
+from pullback.cpu.program import TENSORS, Phase, Program, bits_of, grain_for
 from pullback.ops.embedding import cpu_bag as bag
 from pullback.ops.embedding import cpu_bag_max as maxima
-from pullback.ops.embedding.contract import bag_length, check_bags
+from pullback.ops.embedding import cpu_rows as found
+from pullback.ops.embedding.contract import bag_length, check_bags, row_capacity
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_grouping import (
@@ -67,7 +69,8 @@ def _row_bytes(desc: Any) -> int:
 
 def _lookup_tables(desc: Any, *, sort: bool) -> tuple[at.Room, Values]:
     room = at.Room()
-    values = id_tables(room, desc.num_indices, desc.num_embeddings, sort=sort, borders=sort)
+    borders = sort and not desc.sparse
+    values = id_tables(room, desc.num_indices, desc.num_embeddings, sort=sort, borders=borders)
     if sort:
         values |= long_tables(room, desc.num_indices, desc.embedding_dim, sums.PARTS)
     return room, values | _common(desc)
@@ -97,14 +100,58 @@ def embedding(
 
 
 def embedding_backward_workspace(desc: Any) -> int:
-    return _lookup_tables(desc, sort=True)[0].bytes
+    room, values = _lookup_tables(desc, sort=True)
+    _row_tables(room, values, desc)
+    return room.bytes
+
+
+def _row_tables(room: at.Room, values: Values, desc: Any) -> None:
+    """What finding the rows that receive something needs; no table of all rows."""
+    if not desc.sparse:
+        return
+    capacity = row_capacity(desc)
+    values |= {
+        found.CAPACITY: capacity,
+        found.COUNTS_AT: room.take(values[at.BUCKETS]),
+        at.OFFSETS_AT: room.take(capacity + 2),
+    }
+
+
+def _row_phases(
+    op: str, values: Values, desc: Any, rows: TensorRef, slot: int
+) -> tuple[Phase, ...]:
+    """Segments are the rows that receive something."""
+    if rows.strides != (1,) and rows.size > 1:
+        raise InvalidProblem(op, "rows", "contiguous", f"element strides {rows.strides}")
+    values[found.ROWS_SLOT] = slot
+    buckets = values[at.BUCKETS]
+    grain = grain_for(32 * (desc.num_indices // buckets + 1))
+    return (
+        *sort_phases(values)[:-1],
+        Phase(found.sort_rows, buckets, grain, **_ANY, index=_I64),
+        Phase(found.place_rows, 1, 1, **_ANY, index=_I64),
+        Phase(found.number_rows, buckets, grain, **_ANY, index=_I64),
+    )
+
+
+def _walk_table(values: Values, desc: Any) -> Phase:
+    """Over the rows of the table or, if it is sparse, over those of the gradient."""
+    segments = row_capacity(desc) if desc.sparse else values[at.SEGMENTS]
+    return walk_phase(sums.sum_segments, {**values, at.SEGMENTS: segments}, _row_bytes(desc))
 
 
 def embedding_backward(
-    desc: Any, dout: TensorRef, ids: TensorRef, dweight: TensorRef, order: Any, offsets: Any
+    desc: Any,
+    dout: TensorRef,
+    ids: TensorRef,
+    dweight: TensorRef,
+    order: Any,
+    offsets: Any,
+    received: Any,
 ) -> Program:
-    _, values = _lookup_tables(desc, sort=True)
-    prepared = given(values, order, offsets)
+    room, values = _lookup_tables(desc, sort=True)
+    _row_tables(room, values, desc)
+    prepared = not desc.sparse and given(values, order, offsets)
     rows = row_loops(all_axes(ids), all_but_last(dout))
     nbytes = _row_bytes(desc)
     values |= {
@@ -112,16 +159,18 @@ def embedding_backward(
         at.POSITION_ROW: position_row(rows),
         at.SEGMENT_ROW: dweight.strides[0],
     }
-    if past_caches(nbytes, desc.num_embeddings) and not desc.accumulate:
+    if past_caches(nbytes, dweight.shape[0]) and not desc.accumulate:
         values[at.STREAMING] = at.IN_ORDER
     phases = () if prepared else sort_phases(values)
+    if desc.sparse:
+        phases = _row_phases("embedding_backward", values, desc, received, TENSORS + 5)
     if desc.embedding_dim:
         phases += (
             clear_phase(values),
-            walk_phase(sums.sum_segments, values, nbytes),
+            _walk_table(values, desc),
             strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
-    words = at.layout_words(5, (values, rows, last_axis([dout, dweight])))
+    words = at.layout_words(6, (values, rows, last_axis([dout, dweight])))
     return Program(phases, words, ids.element)
 
 
@@ -228,13 +277,14 @@ def _backward_tables(desc: Any) -> tuple[at.Room, Values, Values]:
     """What the indices need and, for maxima, what the winners need."""
     room, is_max = at.Room(), desc.mode == "max"
     rows, columns, extent = desc.num_indices, desc.embedding_dim, desc.num_embeddings
-    values = id_tables(room, rows, extent, sort=not is_max)
+    values = id_tables(room, rows, extent, sort=not is_max, borders=not desc.sparse)
     values |= _common(desc) | _bag_tables(room, desc)
     values[at.LIMIT_AT] = values[at.BORDERS_AT] + 8 * desc.num_bags
     values[at.BAG_OF_AT] = room.take(rows)
     if desc.mode == "mean":
         values[at.BAG_SIZES_AT] = room.take(desc.num_bags)
     if not is_max:
+        _row_tables(room, values, desc)
         return room, values | long_tables(room, rows, columns, sums.PARTS), {}
     if desc.scale_grad_by_freq:
         values[at.FREQUENCIES_AT] = room.take(extent)
@@ -248,13 +298,13 @@ def embedding_bag_backward_workspace(desc: Any) -> int:
 
 
 def embedding_bag_backward(desc: Any, *views: Any) -> Program:
-    *_, offsets, weights, _, weight, d_weights = views
+    *_, offsets, weights, _, weight, d_weights, _ = views
     check_bags("embedding_bag_backward", desc, offsets, weights, weight, d_weights)
     return (_max_backward if desc.mode == "max" else _sum_backward)(desc, *views)
 
 
 def _sum_backward(desc: Any, *views: Any) -> Program:
-    dout, ids, dweight, order, tables, offsets, weights, _, weight, d_weights = views
+    dout, ids, dweight, order, tables, offsets, weights, _, weight, d_weights, received = views
     _, values, _ = _backward_tables(desc)
     rows = _bag_rows(ids, weights, d_weights)
     values |= {
@@ -268,9 +318,11 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
         at.TABLE_STEP: _step(weight, 1),
         at.D_WEIGHTS_STEP: position_row(rows, 2),
     }
-    prepared, nbytes = given(values, order, tables), _row_bytes(desc)
+    prepared, nbytes = not desc.sparse and given(values, order, tables), _row_bytes(desc)
     phases = _bag_phases(values, desc, offsets)
-    if not prepared:
+    if desc.sparse:
+        phases += _row_phases("embedding_bag_backward", values, desc, received, TENSORS + 10)
+    elif not prepared:
         phases += check_phases(values) if dweight is None else sort_phases(values)
     phases += (Phase(bag.fill_bags, desc.num_bags + 1, grain_for(400), **_ANY),)
     if d_weights is not None:
@@ -278,7 +330,7 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
     if dweight is not None and desc.embedding_dim:
         phases += (
             clear_phase(values),
-            walk_phase(sums.sum_segments, values, nbytes),
+            _walk_table(values, desc),
             strip_phase(sums.combine_sums, values, desc.embedding_dim),
         )
     columns = last_axis([dout, dout if dweight is None else dweight])
@@ -293,7 +345,7 @@ def _winner_phases(others: Values) -> tuple[Phase, ...]:
 
 
 def _max_backward(desc: Any, *views: Any) -> Program:
-    dout, ids, dweight, _, tables, offsets, _, winners, _, _ = views
+    dout, ids, dweight, _, tables, offsets, _, winners, _, _, _ = views
     _, values, others = _backward_tables(desc)
     values[at.LAST] = last_id(desc.num_embeddings, ids)
     phases = _bag_phases(values, desc, offsets)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.errors import Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import IndexPolicy, Reproducibility
 from pullback.gpu.program import (
@@ -91,6 +92,11 @@ def _lookup(desc: Any, weight: Any, indices: Any, out: Any, *_: Any) -> GpuProgr
     return GpuProgram(tuple(groups.steps), groups.status)
 
 
+def _refuse_sparse(op: str, desc: Any) -> None:
+    if desc.sparse:
+        raise Unsupported(op, "sparse", "False on a GPU", "True")
+
+
 def _reduction(desc: Any, state: str, **options: Any) -> Reduction:
     fields = {
         "groups": desc.num_embeddings,
@@ -104,6 +110,7 @@ def _reduction(desc: Any, state: str, **options: Any) -> Reduction:
 
 
 def _backward(desc: Any, dout: Any, indices: Any, dweight: Any, *_: Any) -> GpuProgram:
+    _refuse_sparse("embedding_backward", desc)
     groups = _grouped(desc)
     groups.sort(_check(groups, desc, indices), indices, desc.padding_idx)
     reduction = _reduction(desc, "sum", mean=desc.scale_grad_by_freq, keep=desc.accumulate)
@@ -206,7 +213,9 @@ def _bag_backward(
     winners: Any,
     weight: Any,
     d_shares: Any,
+    _received: Any,
 ) -> GpuProgram:
+    _refuse_sparse("embedding_bag_backward", desc)
     check_bags("embedding_bag_backward", desc, offsets, shares, weight, d_shares)
     groups = _grouped(desc)
     borders = _find_bags(groups, desc, offsets)

@@ -8,7 +8,13 @@ import numpy as np
 
 from pullback.contract.kinds import IndexPolicy
 from pullback.ops.embedding import oracle
-from pullback.ops.embedding.contract import FAILURES, bag_length, check_bags, check_winners
+from pullback.ops.embedding.contract import (
+    FAILURES,
+    bag_length,
+    check_bags,
+    check_winners,
+    row_capacity,
+)
 from pullback.ops.segment.index import check_ids
 
 Arrays = dict[str, Any]
@@ -46,9 +52,22 @@ def embedding_backward(desc: Any, *, dout: Any, indices: Any, dweight: Any, **_:
         desc.num_embeddings,
         scale_grad_by_freq=desc.scale_grad_by_freq,
         accumulate_into=dweight if desc.accumulate else None,
+        sparse=desc.sparse,
         **options,
     )
+    if desc.sparse:
+        return _filled(desc, *found)
     return {"dweight": found}
+
+
+def _filled(desc: Any, rows: Any, gradients: Any) -> Arrays:
+    """The rows that received something, in tables for as many as there may be."""
+    capacity = row_capacity(desc)
+    numbers = np.zeros(capacity + 1, np.int64)
+    numbers[: rows.size], numbers[capacity] = rows, rows.size
+    dweight = np.zeros((capacity, desc.embedding_dim), np.longdouble)
+    dweight[: rows.size] = gradients
+    return {"dweight": dweight, "rows": numbers}
 
 
 def embedding_bag(
@@ -92,7 +111,7 @@ def embedding_bag_backward(
     if dweight is not None and desc.mode == "max":
         check_winners(op, desc, output_index)
     if dweight is not None:
-        found["dweight"] = oracle.embedding_bag_backward(
+        gradient = oracle.embedding_bag_backward(
             dout,
             indices,
             num_embeddings=desc.num_embeddings,
@@ -100,8 +119,10 @@ def embedding_bag_backward(
             output_index=output_index,
             scale_grad_by_freq=desc.scale_grad_by_freq,
             accumulate_into=dweight if desc.accumulate else None,
+            sparse=desc.sparse,
             **options,
         )
+        found |= _filled(desc, *gradient) if desc.sparse else {"dweight": gradient}
     if d_per_sample_weights is not None:
         del options["mode"]
         found["d_per_sample_weights"] = oracle.embedding_bag_per_sample_weights_backward(

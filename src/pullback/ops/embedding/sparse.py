@@ -1,21 +1,26 @@
-"""Gradients of the rows that received something, in two steps: which rows those are, then the same
-gradient of a table that has no others."""
+"""Gradients of the rows that received something, and which rows those are."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.imports import resolve
 from pullback.contract.kinds import IndexPolicy
+from pullback.contract.once import once
 from pullback.ops.embedding.contract import FAILURES, check_winners
 from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
-from pullback.plan.function import Function
-from pullback.tensor.adapters import TRACED, family_of, overrides
+from pullback.plan.function import Call, Function
+from pullback.plan.public import CACHEABLE
+from pullback.tensor.adapters import JAX, TRACED, family_of, overrides
 from pullback.tensor.view import TensorRef, as_numpy
 
 Ids = npt.NDArray[np.int64]
@@ -35,6 +40,44 @@ class SparseFunction(Function):
             if array is not None:
                 raise InvalidProblem(self.name, name, "None with sparse=True", "an array")
         given["sparse"] = False
+        adapter = family_of(given["dout"])
+        family = adapter.family if adapter else ""
+        if str(given.get("mode")).endswith("max") or not _is_plain(family, given):
+            return self._in_two_steps(given)
+        if isinstance(given["indices"], SegmentIndex):
+            self.body(**self.views(given))  # what an index is refused for
+            ids = np.array(given["indices"].ids)
+            shape = ids.shape if "offsets" in given else given["dout"].shape[:-1]
+            given["indices"] = _like(given["dout"], ids.reshape(tuple(shape)))
+        del given["sparse"], given["accumulate_into"]
+        if family == "jax":
+            given = {name: _seen(value) for name, value in given.items()}
+        gradients, rows = _called(self.received, given)
+        count = int(rows[-1])
+        found = rows[:count], gradients[:count]
+        if 2 * count < len(gradients):  # else most of what is kept would be unused
+            found = found[0] + 0, found[1] + 0
+        return tuple(_like(args[0], part) for part in found) if family == "jax" else found
+
+    @once
+    def received(self) -> Function:
+        """(gradients, rows) of the rows that received something, in tables for as many as may; the
+        last of the rows is how many there are. On plain arrays in memory only."""
+        body, own = self.body, inspect.signature(self.body)
+        kept = [p for n, p in own.parameters.items() if n not in ("sparse", "accumulate_into")]
+
+        @wraps(body)
+        def sparse(*args: Any, **options: Any) -> Call:
+            call = body(*args, **options)
+            desc = replace(call.descriptor, sparse=True, accumulate=False)
+            return Call(call.plan, desc, call.tensors, ("dweight", "rows"))
+
+        sparse.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+        return Function(sparse, self.name)
+
+    def _in_two_steps(self, given: dict[str, Any]) -> Any:
+        """The same by functions that every transform knows: which rows those are, then the gradient
+        of a table that has no others."""
         views = self.views(given)
         device = views["dout"].device
         for name in self.tensors:
@@ -49,6 +92,27 @@ class SparseFunction(Function):
         rows, smaller = _without_other_rows(self.name, desc, given)
         gradients = self(**{**given, **smaller})
         return _like(given["dout"], rows), gradients
+
+
+def _called(function: Function, given: dict[str, Any]) -> Any:
+    """A call by all arguments, repeated by the call cache where it can be."""
+    found = None
+    if type(given["dout"]) in CACHEABLE:
+        found = function.lookup(*(given[name] for name in function.parameters), None)
+    return function.dispatch(*function.as_called(given), None) if found is None else found
+
+
+def _is_plain(family: str, given: dict[str, Any]) -> bool:
+    """Whether a call is one on arrays in memory, with nothing to record."""
+    if family != "torch":
+        return True
+    plain: Callable[..., bool] = resolve("pullback.frontends.torch:is_plain")
+    return plain(value for value in given.values() if hasattr(value, "requires_grad"))
+
+
+def _seen(value: Any) -> Any:
+    """A JAX array as NumPy sees it."""
+    return np.asarray(value) if family_of(value) is JAX else value
 
 
 def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids, dict[str, Any]]:

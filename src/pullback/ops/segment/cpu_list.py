@@ -5,7 +5,8 @@ segments r is the position behind i; for bags it is the index at position i, and
 the bag of the position behind i. A list of offsets hides the difference from the loops over
 columns, which are left with nothing to decide. Rows that are not kept are not listed. Behind the
 rows of a block stand the first ones after it, so that a strip can ask for every row some time
-before it is needed: its last rows ask for the first ones of the same strip of the next block.
+before it is needed: its last rows ask for the first ones of the same strip of the next block. Of
+those only the ones that are asked for are listed: as many as the block has rows, FAR after them.
 """
 
 from __future__ import annotations
@@ -61,20 +62,30 @@ def list_rows(task, stride_at, block, places):
     """Every row of a block, at its position, in a tensor with the row stride of word `stride_at`;
     and as many rows after it as are asked for ahead."""
     _, _, start, end, _, _, last = block
+    list_part(task, stride_at, start, end - 1, 0, end - start, places)
+    list_part(task, stride_at, start, last, max(end - start, FAR), end - start + FAR, places)
+
+
+@register_jitable
+def list_part(task, stride_at, start, last, first, past, places):
+    """The places from `first` to `past` of a list that begins with row `start`; none is after row
+    `last`."""
     order, stride, indirect = table(task, ORDER_AT, ORDER), word(task, stride_at), has_order(task)
-    listed, there = end - start + FAR, min(end + FAR, last + 1) - start
+    there = max(min(past, last + 1 - start), first)
     if stride == MANY_LOOPS:
-        for j in range(there):
-            n = order[start + j] if indirect else start + j
-            places[j] = position_offset(task, 1, n)
-    elif indirect:
-        for j in range(there):
+        for j in range(first, past):
+            i = min(start + j, last)
+            places[j] = position_offset(task, 1, order[i] if indirect else i)
+        return
+    if indirect:
+        for j in range(first, there):
             places[j] = order[start + j] * stride
     else:
-        for j in range(there):
+        for j in range(first, there):
             places[j] = (start + j) * stride
-    for j in range(there, listed):
-        places[j] = places[there - 1]
+    final = (order[last] if indirect else last) * stride
+    for j in range(there, past):
+        places[j] = final
 
 
 @register_jitable
@@ -109,7 +120,7 @@ def list_mapped(task, block, places, scales):
                 places[kept] = row * stride
                 scales[kept] = scale_of(task, scaling, row, n, i - start)
                 kept += 1
-    for j in range(FAR):
+    for j in range(max(FAR - kept, 0), FAR):
         i = min(end + j, last)
         row, _ = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
         places[kept + j] = row * stride
@@ -122,12 +133,13 @@ def list_sure(task, block, places):
     loop of vectors. (Ids have been checked; one that is changed meanwhile stays in the table.)"""
     _, _, start, end, _, _, last = block
     ids, step, stride = index_pointer(task, IDS), single_step(task), word(task, POSITION_ROW)
-    highest, there = word(task, VOCABULARY) - 1, min(end + FAR, last + 1) - start
-    for j in range(there):
+    highest, size = word(task, VOCABULARY) - 1, end - start
+    for j in range(size):
         row = read_wide(ids, (start + j) * step)
         places[j] = min(max(row, 0), highest) * stride
-    for j in range(there, end - start + FAR):
-        places[j] = places[there - 1]
+    for j in range(max(size, FAR), size + FAR):
+        row = read_wide(ids, min(start + j, last) * step)
+        places[j] = min(max(row, 0), highest) * stride
 
 
 @register_jitable

@@ -106,17 +106,17 @@ def list_gathered(task, block, lists):
     at = SEGMENT_OF_AT if word(task, MAPPING) == BY_SEGMENT else ROW_OF_AT
     listed, sizes = as_i64_pointer(scratch(task, at)), as_i64_pointer(scratch(task, BAG_SIZES_AT))
     scaling, weights = word(task, SCALING), pointer(task, WEIGHTS)
-    for j in range(end - start + FAR):
-        i = min(start + j, last)
-        n = order[i] if indirect else i
+    for j in range(end - start):
+        n = order[start + j] if indirect else start + j
         row = listed[n]
-        places[j] = row * stride
-        if j < end - start:
-            positions[j], rows[j] = n, row
-            if scaling == BY_WEIGHT:
-                scales[j] = read_wide(weights, n * word(task, WEIGHTS_STEP))
-            elif scaling == BY_SIZE:
-                scales[j] = sizes[row]
+        places[j], positions[j], rows[j] = row * stride, n, row
+        if scaling == BY_WEIGHT:
+            scales[j] = read_wide(weights, n * word(task, WEIGHTS_STEP))
+        elif scaling == BY_SIZE:
+            scales[j] = sizes[row]
+    for j in range(max(end - start, FAR), end - start + FAR):
+        i = min(start + j, last)
+        places[j] = listed[order[i] if indirect else i] * stride
 
 
 @inlined
