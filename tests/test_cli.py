@@ -150,7 +150,7 @@ def test_bench_saves_compares_and_reads_figures(
     assert call(monkeypatch, *words, "--save", str(file)) == 0
     assert "Figures" in capsys.readouterr().out
     assert len(Results.load(file).rows) == 2
-    assert "lerp,lerp,forward,8x8,f32" in file.with_suffix(".csv").read_text()
+    assert not file.with_suffix(".csv").exists()
     assert call(monkeypatch, *words, "--compare", str(file)) == 0
     assert "New over old" in capsys.readouterr().out
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import pytest
 pytest.importorskip("altair")
 
 from pullback.bench.race import Timing
-from pullback.bench.report.charts import PICTURES, charts, picture
+from pullback.bench.report.charts import PICTURES, caption, charts, picture
 from pullback.bench.report.page import page
+from pullback.bench.report.summary import behind, standings, wrong
 from pullback.bench.results import (
     Accuracy,
     FigureResult,
@@ -80,16 +82,72 @@ def results() -> Results:
 
 def test_results_survive_the_file() -> None:
     once = results()
-    again = Results.from_json(once.as_json())
-    assert again == once
-    assert len(again.as_csv().splitlines()) > len(again.rows)
+    text = once.as_json()
+    again = Results.from_json(text)
+    assert again.as_json() == text
+    assert again.growth == once.growth
+    assert again.accuracy == once.accuracy
+    for row, first in zip(again.rows, once.rows, strict=True):
+        assert (row.key, row.verdicts, row.tags) == (first.key, first.verdicts, first.tags)
+        for name, timing in row.timings.items():
+            assert timing.samples == first.timings[name].samples
+            assert timing.median == pytest.approx(first.time(name), rel=1e-3)
+    assert max(len(line) for line in text.split("\n")) < 1000
+
+
+def test_older_result_files_are_read() -> None:
+    """Format 1 had an object for each timing."""
+    body = json.loads(results().as_json())
+    body["format"] = 1
+    for row in body["rows"]:
+        names = ("median", "low", "high", "samples")
+        row["timings"] = {k: dict(zip(names, t, strict=True)) for k, t in row["timings"].items()}
+    assert Results.from_json(json.dumps(body)).as_json() == results().as_json()
+    with pytest.raises(ValueError, match="format"):
+        Results.from_json(json.dumps({**body, "format": 0}))
+
+
+def test_the_results_of_this_tree_are_small_and_in_one_file() -> None:
+    folder = Path(__file__).parent.parent / "benchmarks"
+    text = (folder / "results.json").read_text()
+    assert len(text) < 300_000
+    assert Results.from_json(text).as_json() == text
+    assert sorted(p.suffix for p in folder.iterdir()) == [".json", ".md", ".svg", ".svg"]
+
+
+def test_what_the_report_opens_with() -> None:
+    found = results()
+    slow = found.rows[0].timings
+    slow["torch"] = replace(slow["torch"], median=slow["pullback"].median / 2)
+    (first, *_) = [one for one in standings(found) if one.peer == "torch"]
+    assert (first.rows, first.behind, first.wrong) == (len(found.rows), 1, 0)
+    assert first.worst == pytest.approx(0.5)
+    assert first.median > 3
+    (one,) = behind(found)
+    assert (one.row.key, one.peer) == (found.rows[0].key, "torch")
+    peers = [entry.peer for _, _, entry in wrong(found)]
+    assert peers.count("numpy") == 3
+    assert peers.count("jax") == 6
+    text = page(found)
+    opening = text[: text.index('id="roof"')]
+    for name in ("standing", "behind", "wrong"):
+        assert f'<section class="table" id="{name}"' in opening
+    links = set(re.findall(r'<td><a href="#([^"]+)"', opening))
+    assert len(links) >= 4
+    assert all(f'id="{link}"' in text for link in links)
 
 
 def test_charts_and_pictures() -> None:
     drawn = charts(results())
     assert set(PICTURES) <= set(drawn)
-    for name, width in PICTURES.items():
-        assert picture(drawn[name], width).startswith("<svg")
+    for name, (width, title) in PICTURES.items():
+        svg = picture(drawn[name], width, title, caption(results(), name))
+        assert svg.startswith("<svg")
+        assert title in svg
+        assert "a &lt;test&gt; CPU, 2 threads" in svg
+    said = " ".join(caption(results(), "speedups"))
+    assert "float32" in said
+    assert "4096x4096" in said
 
 
 # Runs after the page: uses it as a reader would, and leaves what it saw in the document.

@@ -1,19 +1,18 @@
-"""What a run of the benchmark leaves behind: typed entries, and their JSON and CSV."""
+"""What a run of the benchmark leaves behind: typed entries, and their file."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
-from io import StringIO
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
 from pullback.bench.race import Timing
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
 OURS, INTO, COPY = "pullback", "pullback out", "copy"
 
 
@@ -198,14 +197,17 @@ class Results:
     # --- to and from files ------------------------------------------------------------------------
 
     def as_json(self) -> str:
-        body = {"format": FORMAT, "machine": self.machine}
-        body.update({name: [asdict(e) for e in getattr(self, name)] for name in SECTIONS})
-        return json.dumps(_encoded(body), indent=1, allow_nan=False)
+        """Numbers of four digits, an entry to a line: small, and differences can be read."""
+        parts = [f'"format": {FORMAT}', f'"machine": {_line(self.machine)}']
+        for name in SECTIONS:
+            entries = ",\n".join(_line(_brief(e)) for e in getattr(self, name))
+            parts.append(f'"{name}": [\n{entries}\n]' if entries else f'"{name}": []')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
 
     @staticmethod
     def from_json(text: str) -> Results:
         body = json.loads(text)
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
+        if not isinstance(body, dict) or body.get("format") not in READABLE:
             raise ValueError(f"not a result file of format {FORMAT}")
         results = Results(body["machine"])
         for name, kind in SECTIONS.items():
@@ -216,35 +218,39 @@ class Results:
     def load(path: Path) -> Results:
         return Results.from_json(path.read_text())
 
-    def as_csv(self) -> str:
-        """One line per row and contestant."""
-        out = StringIO()
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow(
-            (
-                "family", "op", "direction", "workload", "dtype", "bytes", "contestant",
-                "median_s", "q1_s", "q3_s", "samples", "verdict", "commit",
-            )
-        )  # fmt: skip
-        for row in self.rows:
-            lead = (row.family, *row.key, row.nbytes)
-            for name, timing in row.timings.items():
-                cells = (timing.median, timing.low, timing.high, timing.samples)
-                table.writerow((*lead, name, *cells, "ok", self.machine["commit"]))
-            for name, verdict in row.verdicts.items():
-                table.writerow((*lead, name, "", "", "", "", verdict, self.machine["commit"]))
-        return out.getvalue()
+
+DIGITS = 4  # more than any two runs agree in
+
+
+def _line(value: Any) -> str:
+    return json.dumps(_encoded(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _brief(entry: Entry) -> dict[str, Any]:
+    """Its fields, but for empty ones that may be left out."""
+    needed = {f.name for f in fields(entry) if f.default is f.default_factory is MISSING}
+    known = asdict(entry).items()
+    return {name: value for name, value in known if name in needed or value not in ({}, (), "")}
 
 
 def _encoded(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they are written as strings."""
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
+    """JSON has no infinity and no NaN: they are written as strings. A timing is a list."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if isfinite(value) else str(value)
     if isinstance(value, dict):
+        if value.keys() == _TIMING:
+            return _encoded(list(value.values()))
         return {key: _encoded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encoded(item) for item in value]
     return value
+
+
+_TIMING = {f.name for f in fields(Timing)}
+
+
+def _timing(value: Any) -> Timing:
+    return Timing(**value) if isinstance(value, dict) else Timing(*map(_number, value))
 
 
 _SPECIAL = {"inf": inf, "-inf": -inf, "nan": nan}
@@ -260,7 +266,7 @@ def _decoded(kind: type[Any], entry: dict[str, Any]) -> Any:
     known = {f.name: f.type for f in fields(kind)}
     values = {name: _number(value) for name, value in entry.items() if name in known}
     if kind is RowResult:
-        values["timings"] = {name: Timing(**timing) for name, timing in values["timings"].items()}
+        values["timings"] = {name: _timing(t) for name, t in values["timings"].items()}
     for name in ("errors",):
         if name in values:
             values[name] = {key: _number(pair) for key, pair in values[name].items()}

@@ -158,4 +158,3 @@ def run(chosen: Selection) -> tuple[Results, bool]:
 
 def store(results: Results, path: Path) -> None:
     path.write_text(results.as_json())
-    path.with_suffix(".csv").write_text(results.as_csv())

@@ -37,7 +37,7 @@ def write(results: Results, out: Path, pictures: Path | None) -> None:
     from pullback.cli.screen import Mistake
 
     try:
-        from pullback.bench.report.charts import PICTURES, charts, picture
+        from pullback.bench.report.charts import PICTURES, caption, charts, picture
         from pullback.bench.report.page import page
     except ModuleNotFoundError as error:
         raise Mistake(f"the report needs {error.name}: pip install 'pullback[bench]'") from None
@@ -45,6 +45,7 @@ def write(results: Results, out: Path, pictures: Path | None) -> None:
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
         drawn = charts(results)
-        for name, width in PICTURES.items():
+        for name, (width, title) in PICTURES.items():
             if name in drawn:
-                (pictures / f"{name}.svg").write_text(picture(drawn[name], width))
+                drawing = picture(drawn[name], width, title, caption(results, name))
+                (pictures / f"{name}.svg").write_text(drawing)

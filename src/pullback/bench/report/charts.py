@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
@@ -77,7 +78,28 @@ def roofline(results: Results) -> Spec:
     )
     for point in roof:
         point["log"] = _log(point["bytes"])
-    return _spec(line + dots, "GB/s of every row against bytes; the dashed line is a copy.", 380)
+    chart = line + dots + _said(results, roof)
+    return _spec(chart, "GB/s of every row against bytes; the dashed line is a copy.", 420)
+
+
+def _said(results: Results, roof: list[dict[str, float]]) -> Any:
+    """What the lines are: the copy, and how much the caches hold."""
+    top = max(point["GB/s"] for point in roof)
+    largest = max(roof, key=lambda point: point["bytes"])
+    words = [{**largest, "text": "plain copy"}]
+    caches = [
+        {"bytes": size, "GB/s": top, "text": f"{name}, {size >> 10} KiB"}
+        for name, size in results.machine.get("caches", {}).items()
+        if size >= min(point["bytes"] for point in roof)
+    ]
+    copy = alt.Chart(alt.Data(values=words)).mark_text(align="right", dy=-10, color="#d62728")
+    place = {"x": alt.X("bytes:Q"), "y": alt.Y("GB/s:Q"), "text": "text:N"}
+    if not caches:
+        return copy.encode(**place)
+    base = alt.Chart(alt.Data(values=caches))
+    rules = base.mark_rule(strokeDash=[2, 3], opacity=0.6).encode(x="bytes:Q")
+    names = base.mark_text(align="left", dx=4, color="#888").encode(**place)
+    return rules + names + copy.encode(**place)
 
 
 def _log(value: float) -> float:
@@ -122,39 +144,54 @@ def speedups(results: Results, peers: list[str] | None = None) -> Spec:
     return _spec(chart, "Speed-up over each peer, one group of bars per op.", tall)
 
 
+def _one_at_a_time(name: str, ops: list[str], first: str) -> Any:
+    """Which op a chart shows: a choice beside it."""
+    chosen = first if first in ops else ops[0]
+    return alt.param(name=name, value=chosen, bind=alt.binding_select(options=ops, name="op "))
+
+
 def small(results: Results) -> Spec:
-    """Speed-up over PyTorch from a kilobyte up."""
-    peer = "torch"
+    """Speed-up over the peers from a kilobyte up, one op at a time."""
     lines = [
-        {"op": _name(r), "bytes": r.nbytes, "times": round(r.speedup(peer), 3), "row": r.title}
+        {
+            "op": r.op,
+            "direction": r.direction,
+            "peer": peer,
+            "bytes": r.nbytes,
+            "times": round(r.speedup(peer), 3),
+            "row": r.title,
+        }
         for r in results.rows
-        if peer in r.timings and r.dtype == "f32" and isfinite(r.speedup(peer))
-        and r.direction in ("forward", "backward")
-    ]  # fmt: skip
-    ops = list(dict.fromkeys(line["op"] for line in lines))
-    chosen = alt.selection_point(
-        fields=["op"],
-        bind=alt.binding_select(options=[None, *ops], labels=["all", *map(str, ops)], name="op "),
-    )
+        if r.dtype == "f32" and r.direction in ("forward", "backward")
+        for peer in r.timings
+        if peer in results.peers() and isfinite(r.speedup(peer))
+    ]
+    names = dict.fromkeys(str(line["op"]) for line in lines)
+    sizes = {op: len({line["bytes"] for line in lines if line["op"] == op}) for op in names}
+    ops = [op for op in names if sizes[op] > 1]
+    chosen = _one_at_a_time("sizes_op", ops, max(ops, key=lambda op: sizes[op]))
     chart = (
         alt.Chart(alt.Data(values=lines))
+        .transform_filter("datum.op == sizes_op")
         .mark_line(point=True)
         .encode(
-            x=alt.X("bytes:Q", scale=alt.Scale(type="log")).axis(format="~s"),
-            y=alt.Y("times:Q", scale=alt.Scale(type="log"), title="times faster than PyTorch"),
-            color=alt.Color("op:N", legend=None),
-            opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.06)),
-            tooltip=["row:N", alt.Tooltip("times:Q", format=".2f")],
+            x=alt.X("bytes:Q", scale=alt.Scale(type="log"), title="bytes read and written").axis(
+                format="~s"
+            ),
+            y=alt.Y("times:Q", scale=alt.Scale(type="log"), title="times faster than the peer"),
+            color=alt.Color("peer:N", legend=alt.Legend(orient="top")),
+            strokeDash=alt.StrokeDash("direction:N", legend=alt.Legend(orient="top")),
+            tooltip=["row:N", "peer:N", alt.Tooltip("times:Q", format=".2f")],
         )
         .add_params(chosen)
     )
     rule = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3]).encode(y="one:Q")
-    return _spec(chart + rule, "Speed-up over PyTorch against size, one line per op.", 340)
+    return _spec(chart + rule, "Speed-up over peers against size, of one op.", 340)
 
 
 def growth(results: Results, along: str) -> Spec:
-    """Cost per element relative to the smallest size: flat is linear."""
-    lines = [
+    """Cost per element relative to the smallest size, a line of dots for each op: 1 is linear."""
+    dots = [
         {
             "op": entry.op if entry.direction == "forward" else f"{entry.op} ∇",
             "extent": extent,
@@ -165,17 +202,22 @@ def growth(results: Results, along: str) -> Spec:
         if entry.along == along
         for extent, cost in zip(entry.extents, entry.costs, strict=True)
     ]
+    order = list(dict.fromkeys(dot["op"] for dot in dots))
     chart = (
-        alt.Chart(alt.Data(values=lines))
-        .mark_line(point=True, opacity=0.75)
+        alt.Chart(alt.Data(values=dots))
+        .mark_point(filled=True, size=60, opacity=0.85)
         .encode(
-            x=alt.X("extent:O", title=f"extent of the {along}").axis(labelAngle=0),
-            y=alt.Y("relative:Q", scale=alt.Scale(zero=True), title="cost per element, n = 1"),
-            color=alt.Color("op:N", legend=None),
-            tooltip=["op:N", "extent:Q", "ns:Q"],
+            y=alt.Y("op:N", sort=order, title=None).axis(labelLimit=170, grid=True),
+            x=alt.X("relative:Q", scale=alt.Scale(zero=True), title="cost per element, first = 1"),
+            color=alt.Color(
+                "extent:O", title=f"extent of the {along}", legend=alt.Legend(orient="top")
+            ),
+            tooltip=["op:N", "extent:Q", "ns:Q", "relative:Q"],
         )
     )
-    return _spec(chart, f"Cost per element while the {along} grows; flat means linear.", 260)
+    rule = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3]).encode(x="one:Q")
+    tall = 40 + 16 * max(len(order), 1)
+    return _spec(chart + rule, f"Cost per element while the {along} grows; 1 is linear.", tall)
 
 
 def charts(results: Results) -> dict[str, Spec]:
@@ -188,13 +230,37 @@ def charts(results: Results) -> dict[str, Spec]:
     return made
 
 
-PICTURES = {"speedups": 860, "roofline": 860}
+PICTURES = {
+    "speedups": (860, "Times faster than each peer"),
+    "roofline": (860, "Bytes per second of every row, beside a plain copy"),
+}
 
 
-def picture(spec: Spec, width: int) -> str:
-    """A chart as an SVG picture of fixed width, on white."""
+def caption(results: Results, name: str) -> list[str]:
+    """What a picture shows, in words: machine, dtype, sizes."""
+    machine = results.machine
+    versions = machine.get("versions", {})
+    named = [n for n in ("torch", "jax", "numpy", "entmax", "scipy", "numbagg") if n in versions]
+    where = f"{machine['cpu']}, {machine['threads']} threads of {machine['cores']} cores"
+    beside = ", ".join(f"{name} {versions[name]}" for name in named)
+    if name == "roofline":
+        dtypes = ", ".join(dict.fromkeys(row.dtype for row in results.rows))
+        sizes = [row.nbytes / 1e6 for row in results.rows]
+        reach = f"{min(sizes):.2g} to {max(sizes):.0f} MB read and written"
+        return [f"{where}; {dtypes}; {reach}", f"pullback at {machine['commit']}"]
+    families: dict[str, list[str]] = {}
+    for row in _large(results):
+        families.setdefault(row.workload, []).append(row.family)
+    listed = "; ".join(f"{', '.join(dict.fromkeys(f))}: {size}" for size, f in families.items())
+    first = f"{where}; float32, both allocate; ∇ is the backward; {beside}"
+    return [first, *wrap(listed, 120)]
+
+
+def picture(spec: Spec, width: int, title: str, subtitle: list[str]) -> str:
+    """A chart as an SVG picture of fixed width, on white, with its caption."""
     import vl_convert
 
-    fixed = {**spec, "width": width, "background": "white", "padding": 12}
+    head = {"text": title, "subtitle": subtitle, "anchor": "start", "offset": 12}
+    fixed = {**spec, "title": head, "width": width, "background": "white", "padding": 12}
     svg: str = vl_convert.vegalite_to_svg(fixed, config={"font": "sans-serif"})
     return svg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,16 +13,18 @@ from string import Template
 from typing import Any
 
 from pullback.bench.report.charts import charts
+from pullback.bench.report.summary import Behind, Standing, behind, standings, wrong
 from pullback.bench.results import INTO, OURS, Results, RowResult
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it sorts by, and how it is marked."""
+    """What is shown, what it sorts by, how it is marked, and where it leads."""
 
     text: str
     value: float | None = None
     mark: str = ""
+    link: str = ""
 
 
 Row = tuple[str, Sequence[Cell]]  # the family it belongs to, for the filter
@@ -32,7 +35,17 @@ def _cell(cell: Cell) -> str:
     classes = " ".join(filter(None, ("n" if number else "", cell.mark)))
     value = f' data-v="{cell.value:.6g}"' if number and isfinite(cell.value or 0) else ""
     named = f' class="{classes}"' if classes else ""
-    return f"<td{named}{value}>{escape(cell.text)}</td>"
+    text = escape(cell.text)
+    shown = f'<a href="#{cell.link}">{text}</a>' if cell.link else text
+    return f"<td{named}{value}>{shown}</td>"
+
+
+def _place(table: str, *words: str) -> str:
+    """The id of a row, by what its first cells say."""
+    return "-".join((table, *(re.sub(r"[^\w]+", "-", word) for word in words)))
+
+
+_LINKED = ("speed", "accuracy")  # tables whose rows others lead to
 
 
 def _table(name: str, title: str, text: str, columns: Sequence[str], rows: list[Row]) -> str:
@@ -50,7 +63,7 @@ def _table(name: str, title: str, text: str, columns: Sequence[str], rows: list[
         for c in columns
     )
     body = "".join(
-        f'<tr data-family="{escape(family)}">{"".join(map(_cell, cells))}</tr>'
+        f'<tr data-family="{escape(family)}"{_id(name, cells)}>{"".join(map(_cell, cells))}</tr>'
         for family, cells in rows
     )
     return (
@@ -60,6 +73,10 @@ def _table(name: str, title: str, text: str, columns: Sequence[str], rows: list[
         f'</div><div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div></section>"
     )
+
+
+def _id(table: str, cells: Sequence[Cell]) -> str:
+    return f' id="{_place(table, *(c.text for c in cells[:4]))}"' if table in _LINKED else ""
 
 
 def _chart(name: str, title: str, text: str, *places: str) -> str:
@@ -79,6 +96,50 @@ def _peer(row: RowResult, peer: str) -> Cell:
     if peer in row.verdicts:
         return Cell(row.verdicts[peer], None, "warn")
     return _number(row.speedup(peer), "{:.2f}x", 1.0)
+
+
+def _standing(one: Standing) -> Row:
+    return "", [
+        Cell(one.peer),
+        _number(one.rows, "{:.0f}"),
+        _number(one.median, "{:.1f}x", 1.0),
+        _number(one.worst, "{:.2f}x", 1.0),
+        _number(one.best, "{:.0f}x"),
+        Cell(str(one.behind), float(one.behind), "bad" if one.behind else "good", "behind"),
+        Cell(str(one.wrong), float(one.wrong), "warn" if one.wrong else "", "wrong"),
+    ]
+
+
+def _behind(one: Behind) -> Row:
+    row = one.row
+    place = _place("speed", *row.key)
+    return row.family, [
+        Cell(row.op, None, "", place),
+        *(Cell(text) for text in row.key[1:]),
+        Cell(one.peer),
+        _number(one.times, "{:.2f}x", 1.0),
+        _number(one.ours * 1e3, "{:.4g}"),
+        _number(one.theirs * 1e3, "{:.4g}"),
+    ]
+
+
+def _opening(results: Results) -> Iterable[str]:
+    """What a visitor wants to know first: how fast, where not, and who is wrong."""
+    rows = [_standing(one) for one in standings(results)]
+    columns = ["peer", ">rows", ">median", ">worst", ">best", ">rows behind", ">wrong results"]
+    text = "How many times faster pullback is, over all rows that both answer rightly."
+    yield _table("standing", "Against each peer", text, columns, rows)
+    columns = ["op", "direction", "size", "dtype", "peer", ">times faster", ">ms", ">ms, peer"]
+    text = "Rows where a peer is faster. The op leads to the row."
+    yield _table("behind", "Rows behind", text, columns, [_behind(one) for one in behind(results)])
+    places = [(e, _place(t, *words)) for t, words, e in wrong(results)]
+    found: list[Row] = [
+        (e.family, [Cell(e.op, None, "", place), *(Cell(text) for text in e.words)])
+        for e, place in places
+    ]
+    text = "Results that differ from the definition by more than ours may. The op leads to the row."
+    columns = ["op", "direction", "input", "dtype", "peer", "what"]
+    yield _table("wrong", "Wrong results of peers", text, columns, found)
 
 
 def _speed(results: Results) -> str:
@@ -243,25 +304,31 @@ def page(results: Results) -> str:
 
     drawn = charts(results)
     sections = [
+        *_opening(results),
         _chart(
             "roof", "Roofline", "Every row: speed into given outputs against the bytes it moves. "
-            "The dashed line is a plain copy of as many bytes.", "roofline",
+            "The dashed line is a plain copy of as many bytes; dotted lines are the sizes of "
+            "caches.", "roofline",
         ),
         _chart(
             "peers", "Against the peers", "Main size of each op, f32, both allocating; ∇ is the "
             "backward. Click a name in the legend to see one peer alone.", "speedups",
         ),
-        _chart("sizes", "From a kilobyte up", "Speed-up over PyTorch at every size.", "small"),
         _chart(
-            "growth", "Growth", "Cost per element at n, 4n and 16n, relative to n: flat is linear.",
+            "sizes", "From a kilobyte up", "Speed-up over peers at every size, f32, of the op "
+            "that is chosen.", "small",
+        ),
+        _chart(
+            "growth", "Growth", "Cost per element at n, 4n and 16n, relative to n: 1 is linear.",
             "axis", "batch",
         ),
         _figures(results), _speed(results), _accuracy(results), _contracts(), *_resources(results),
     ]  # fmt: skip
     links = {
-        "roof": "Roofline", "peers": "Peers", "sizes": "Sizes", "growth": "Growth",
-        "figures": "Figures", "speed": "Rows", "accuracy": "Accuracy", "contracts": "Contracts",
-        "threads": "Threads", "memory": "Memory", "overhead": "Overhead",
+        "standing": "Peers", "behind": "Behind", "wrong": "Wrong", "roof": "Roofline",
+        "peers": "Ops", "sizes": "Sizes", "growth": "Growth", "figures": "Figures",
+        "speed": "Rows", "accuracy": "Accuracy", "contracts": "Contracts", "threads": "Threads",
+        "memory": "Memory", "overhead": "Overhead",
     }  # fmt: skip
     there = "\n".join(sections)
     here = files("pullback.bench.report")
