@@ -123,4 +123,9 @@ def _show_coverage(covered: Covered) -> None:
     for path in WATCHED:
         missed, whole = covered.missed_lines(path), len(lines_of(path))
         lines.add_row(path, str(whole), str(whole - len(missed)), ", ".join(map(str, missed)))
-    screen.show(kernels, lines)
+    branches = screen.table("Conditions that came to one thing only", "file", "condition", "never")
+    for path in WATCHED:
+        for branch in covered.missed_branches(path):
+            place = f"{path}:{branch.line}"
+            branches.add_row(place, branch.condition, str(branch.came_to).lower())
+    screen.show(kernels, lines, branches)

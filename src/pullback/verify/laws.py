@@ -61,10 +61,10 @@ def compare(subject: Subject, arguments: Arguments, answers: tuple[Any, ...]) ->
             worsts.append(0.0)
             continue
         error = ulp_error(got, want, scale)
-        if float(np.max(error, initial=0.0)) > bound.limit(got):
+        if float(np.max(error, initial=0.0)) > bound.limit(got, arguments):
             error = np.where(excused(subject, arguments, len(worsts), got, want), 0, error)
         worsts.append(float(np.max(error, initial=0.0)))
-        if worsts[-1] > bound.limit(got):
+        if worsts[-1] > bound.limit(got, arguments):
             at = np.unravel_index(int(np.argmax(error)), got.shape)
             where = tuple(int(i) for i in at)
             _expect(
@@ -189,7 +189,8 @@ def agrees_with_its_plan(subject: Subject, arguments: Arguments) -> None:
             for got, want, scale in zip(outs.values(), plain, scales, strict=False):
                 if _is_float(got):
                     error = ulp_error(got, want.astype(np.longdouble), scale)
-                    close = float(np.max(error, initial=0.0)) <= bound_of(subject).limit(got) + 1
+                    limit = bound_of(subject).limit(got, arguments) + 1
+                    close = float(np.max(error, initial=0.0)) <= limit
                     _expect(close, subject, "the reference backend disagrees")
 
 
