@@ -49,7 +49,7 @@ def test_ulp_specials() -> None:
     want = [top, top - step, -top, top + step, INF, top, -top]
     same(ulp_error(got, want), [1, 2, 1, 1, INF, 2**25 - 2, INF])
     # A sum of f16 in f32 that rounds to 65520, and from there to infinity: half a step.
-    assert worst(np.float16([-INF]), np.longdouble([-65519.99999994])) == 0.5
+    assert 0.5 < worst(np.float16([-INF]), np.longdouble([-65519.99999994])) < 0.51
     assert worst(np.float32([2**-24]), np.longdouble([0]), scale=1) == 0.5
     assert worst(np.zeros(0, np.float32), np.zeros(0, np.longdouble)) == 0
     with pytest.raises(ValueError):

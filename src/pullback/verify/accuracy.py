@@ -101,8 +101,8 @@ class Bound:
             return self.ulps * _NO_WIDER
         walked = arguments[self.walked]
         if array.shape != walked.shape:
-            return self.ulps + walked.size
-        return self.ulps + (walked.shape[arguments.get("axis", -1)] if walked.ndim else 1)
+            return self.ulps + float(walked.size)
+        return self.ulps + float(walked.shape[arguments.get("axis", -1)] if walked.ndim else 1)
 
 
 _DEFAULT = Bound()
