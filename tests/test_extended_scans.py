@@ -49,6 +49,31 @@ def test_a_scan_starts_anew_at_borders() -> None:
     np.testing.assert_array_equal(d_initial, [2, 0, 9])
 
 
+def test_threads_that_share_a_line_start_from_the_initial_value_once() -> None:
+    x = np.random.default_rng(2).integers(-8, 9, 200_000).astype(np.float64)
+    found = pb.cumsum(x, initial=10.0)
+    np.testing.assert_array_equal(found, 10 + np.cumsum(x))
+    np.testing.assert_array_equal(pb.cumsum(x, initial=10.0, exclusive=True)[1:], found[:-1])
+    dx, d_initial = pb.cumsum_backward(x, initial=np.array(10.0), exclusive=True)
+    np.testing.assert_array_equal(dx, x.sum() - np.cumsum(x))
+    assert d_initial == x.sum()
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_the_last_element_is_in_no_exclusive_result(value: float) -> None:
+    """Whatever it is, gradients are those of any other."""
+    x = np.array([2.0, 3.0, 4.0, 5.0, 6.0])
+    odd = np.where(x == 6, value, x)
+    for backward, forward in (
+        (pb.cumprod_backward, lambda v: (v, pb.cumprod(v, exclusive=True))),
+        (pb.linear_scan_backward, lambda v: (v, pb.linear_scan(v, v, exclusive=True))),
+    ):
+        want = backward(X, *forward(x), exclusive=True)
+        found = backward(X, *forward(odd), exclusive=True)
+        np.testing.assert_array_equal(found, want)
+        assert np.ravel(found)[4] == 0
+
+
 def test_positions_of_initial_values_are_minus_one() -> None:
     """It wins ties with "first" and loses them with "last"; an empty prefix has no position."""
     x = np.array([1.0, 2.0, 1.0, 3.0])

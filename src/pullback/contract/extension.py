@@ -42,15 +42,17 @@ class Extension:
     exclusive: bool
     initial: Shape | None
     pieces: int | None
+    own: bool = False  # the scan itself knows what is exclusive and where to start
 
     @staticmethod
-    def of(desc: Any) -> Extension:
+    def of(desc: Any, own: bool = False) -> Extension:
         return Extension(
             desc.input_shape or (1,),
             desc.scan_axis,
             desc.exclusive,
             desc.initial_shape,
             desc.num_pieces,
+            own,
         )
 
     @property
@@ -60,7 +62,7 @@ class Extension:
     @property
     def moves(self) -> bool:
         """Whether elements are scanned at other places than their own."""
-        return self.exclusive or self.initial is not None
+        return not self.own and (self.exclusive or self.initial is not None)
 
     @property
     def steps(self) -> int:
@@ -101,7 +103,9 @@ class Extension:
     @property
     def staged(self) -> Shape:
         """The shape that is scanned."""
-        if self.pieces is None:
+        if self.own:
+            extent = self.steps
+        elif self.pieces is None:
             extent = max(self.steps + self.more, 0)
         else:
             extent = self.steps + self.pieces * max(self.more, 0)
@@ -201,7 +205,8 @@ def arena(
     if extension.pieces is not None:
         sizes[BORDERS] = 8 * (extension.pieces + 1)
     for tensor in tensors:
-        if not tensor.over and (extension.moves or tensor.index or tensor.name in summed):
+        staged = extension.moves or (tensor.index and not extension.own)
+        if not tensor.over and (staged or tensor.name in summed):
             sizes[tensor.name] = elements * (8 if tensor.index else itemsize)
         if tensor.name in summed and extension.moves:
             sizes[f"{tensor.name}*"] = prod(extension.shape) * itemsize

@@ -12,6 +12,7 @@ from pullback.cpu import extended
 from pullback.cpu import piecewise as at
 from pullback.cpu.block import TENSORS
 from pullback.cpu.loops import axis_words
+from pullback.cpu.places import FINAL
 from pullback.cpu.program import Phase, Program, bits_of, grain_for
 from pullback.cpu.scan_words import FIRST_WORD, MOST_TENSORS
 from pullback.tensor.layout import AxisLoops, Shape, Strides, contiguous_strides, merge
@@ -48,11 +49,13 @@ def extended_program(
     inner: int = 0,
     back: bool | None = None,
     summed: Sequence[str] = (),
+    own: bool = False,
 ) -> Program:
     """`plain(desc, *views)` on the staged shape. `tensors` are those of the first slots, None if
     not given; after them come initial, offsets and gradient, if there is one for it. `inner` is
-    what the plain scan needs of the workspace, `back` its direction (None: the descriptor's)."""
-    extension = Extension.of(desc)
+    what the plain scan needs of the workspace, `back` its direction (None: the descriptor's).
+    A scan of its `own` extension gets `edges` too: see `scan_program`."""
+    extension = Extension.of(desc, own)
     return _Builder(
         desc, extension, tensors, initial, offsets, gradient, inner, tuple(summed)
     ).program(plain, desc.reverse if back is None else back)
@@ -101,15 +104,26 @@ class _Builder:
             else Strided(staged if role.name in names else self.strides(view))
             for role, view in self.tensors
         ]  # fmt: skip
-        desc = replace(
-            self.desc,
-            input_shape=extension.staged,
-            exclusive=False,
-            initial_shape=None,
-        )
-        found = plain(desc, *views)
-        own = found.words[1 + MOST_TENSORS - len(views) :]
+        if extension.own:
+            given = (self.initial, self.gradient)
+            edges = [
+                None if view is None else strides
+                for view, strides in zip(given, self._edges_of(), strict=True)
+            ]
+            found = plain(self.desc, *views, edges=edges)
+            if not self._sums():
+                return with_slots(found, len(views), self.slots)
+        else:
+            found = plain(
+                replace(
+                    self.desc, input_shape=extension.staged, exclusive=False, initial_shape=None
+                ),
+                *views,
+            )
+        own = list(found.words[1 + MOST_TENSORS - len(views) :])
         position = FIRST_WORD + len(own)
+        if extension.own and INITIAL in self.arena:
+            own[FINAL - FIRST_WORD] = position + at.GRADIENT
         phases, axis, walked = found.phases, 0, 0
         if extension.pieces is not None:
             phases, axis, walked = self._piecewise(found, own)
@@ -231,23 +245,24 @@ class _Builder:
         """All tensors along the axis; the axis of the initial value and of its gradient are the
         pieces."""
         extension, axis = self.extension, self.extension.axis
-        full = extension.initial_full
-        none = (0,) * len(full)
-        own = none if self.initial is None else widened(self.initial, full)
-        if self.gradient is None:
-            target = none
-        elif extension.sums_initial:
-            target = contiguous_strides(full)
-        else:
-            target = self.gradient.strides
-        strides = [contiguous_strides(extension.staged)]
-        strides += [self._with_axis(s) for s in (own, target)]
+        strides = [contiguous_strides(extension.staged), *self._edges_of()]
         for _, staged, view in self.rows:
             summed = staged.name in self.summed
             strides.append(contiguous_strides(extension.shape) if summed else self.strides(view))
         rest = merge(extension.rest, [s[:axis] + s[axis + 1 :] for s in strides])
         steps = tuple(s[axis] for s in strides)
         return AxisLoops(extension.steps, steps, rest, False)
+
+    def _edges_of(self) -> tuple[Strides, Strides]:
+        """Strides of the initial value and of its gradient, which may be still to be summed."""
+        extension, full = self.extension, self.extension.initial_full
+        own = target = (0,) * len(full)
+        if self.initial is not None:
+            own = widened(self.initial, full)
+        if self.gradient is not None:
+            summed = extension.sums_initial
+            target = contiguous_strides(full) if summed else self.gradient.strides
+        return self._with_axis(own), self._with_axis(target)
 
     def _with_axis(self, strides: Strides) -> Strides:
         if self.extension.pieces is not None:

@@ -13,19 +13,24 @@ What does not fill a tile, or has other strides, goes by way of the stack (cpu/p
 
 Lines are cut into chunks where a scan has `carried` and `rebased`: every chunk starts with a state
 of its own, based on the value of the chunks before. A thread that must wait for that value runs
-its chunk without outputs meanwhile. `start` rebased is a scan with an initial value, `carried` the
-value at the end of a line.
+its chunk without outputs meanwhile.
+
+A line with an initial value starts from the state that `begun` makes of it; what is asked for at
+the end of a line is what `shown` makes of the last state. An exclusive scan is another scan
+(`exclusive_of`) of the same states: the results of a step are those of the state before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.cpu.blocks import passed_on, step_numbers
-from pullback.cpu.columns import ANY, NUMBERS, loads, store_tile
+from pullback.cpu.columns import ANY, NUMBERS, block_of, loads, store_tile
 from pullback.cpu.emit import inlined
+from pullback.cpu.tile_rows import ALONG
+from pullback.cpu.tiles import by_type
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,14 @@ class Scan:
                             results show whether a tile may take it
     held                    holds(state, columns) and held(state, columns) -> outputs: tiles that
                             leave the state as it is; lanes and steps come in any order
+    shown(state)            -> for each output its value
+    begun(none, initial)    -> the state before a line that has an initial value
     numbered                within(columns, numbers, about): the number of each lane's first step,
-                            and (steps of a line, 0 or -1 for a reversed scan)
+                            and what there is to know about the line
+    edged(columns, numbers, about)   -> the columns of the first and last tile of a line
+
+    `about` is (steps of a line, 0 or -1 for a reversed scan, number of the first step, number
+    after the last step, initial value, whether there is one).
     """
 
     neutral: tuple[float, ...]  # what each input is beyond the end of a line
@@ -63,6 +74,9 @@ class Scan:
     held: tuple[Callable[..., Any], ...] = ()
     carried: Callable[..., Any] | None = None
     rebased: Callable[..., Any] | None = None
+    shown: Callable[..., Any] | None = None
+    begun: Callable[..., Any] | None = None
+    edged: Callable[..., Any] | None = None
     numbered: bool = False
     serial: bool = False  # blocks of a line are no shorter way than its steps: prefer `lines`
     mode: int = ANY  # how outputs are encoded
@@ -78,6 +92,34 @@ class Scan:
     @property
     def tensors(self) -> int:
         return len(self.inputs) + self.results
+
+
+@by_type
+def _delayed(first, outputs):
+    """Each output a step later."""
+    if len(outputs) == 1:
+        return lambda first, outputs: ((first[0], *outputs[0][:-1]),)
+    return lambda first, outputs: ((first[0], *outputs[0][:-1]), (first[1], *outputs[1][:-1]))
+
+
+def exclusive_of(scan: Scan, **changes: Any) -> Scan:
+    """The scan whose results are those of the state before each step. Where tiles leave the state
+    as it is, that is the same."""
+    shown = scan.shown
+
+    def delayed(apply: Callable[..., Any]) -> Callable[..., Any]:
+        return inlined(lambda entering, inner: _delayed(shown(entering), apply(entering, inner)))
+
+    def with_delay(way: tuple[Callable[..., Any], ...]) -> tuple[Callable[..., Any], ...]:
+        return (*way[:-1], delayed(way[-1])) if way else ()
+
+    return replace(
+        scan,
+        apply=delayed(scan.apply),
+        fast=with_delay(scan.fast),
+        trial=with_delay(scan.trial),
+        **changes,
+    )
 
 
 # --- a tile ---------------------------------------------------------------------------------------
@@ -101,7 +143,17 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
         usual = _either(scan, usual)
     if scan.trial:
         usual = _tried(scan, usual)
-    work, mode, load_tile = scan.work, scan.mode, loads(scan.neutral, scan.ahead)
+    work, mode, load_tile, edged = scan.work, scan.mode, loads(scan.neutral, scan.ahead), scan.edged
+
+    @inlined
+    def with_edges(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
+        p = ins[0][0]
+        columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
+        steps = block_of(p) * W if walk == ALONG else block_of(p)
+        if number <= about[2] or number + steps >= about[3]:
+            numbers = step_numbers(p, number, columns[0][0], walk, back)
+            columns = edged(columns, numbers, about)
+        return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 
     @inlined
     def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
@@ -110,7 +162,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
         return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 
     if not scan.held:
-        return tile
+        return tile if edged is None else with_edges
     holds, held = scan.held
 
     @inlined

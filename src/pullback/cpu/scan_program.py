@@ -5,27 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.cpu.block import TENSORS
 from pullback.cpu.columns import lanes_of_lines
 from pullback.cpu.lookback import LINK_WORDS
 from pullback.cpu.loops import axis_words
+from pullback.cpu.places import AXIS
 from pullback.cpu.program import Phase, Program, grain_for, streams
 from pullback.cpu.scan_words import MOST_TENSORS
-from pullback.cpu.walks import AXIS, CHUNK, SIDE, Walks
-from pullback.tensor.layout import along_axis
+from pullback.cpu.walks import CHUNK, SIDE, Walks
+from pullback.tensor.layout import Strides, along_axis
 
 SHORT = 128  # steps of lines that go W at a time
 FEW = 16  # fewer lines are shared by threads, if they are long
 
 
-def scan_program(walks: Walks, desc: Any, views: Sequence[Any], against: bool = False) -> Program:
-    """A scan over the slots of a plan, None for those that are not there. `against`: it walks
-    against the direction of the forward."""
+def scan_program(
+    walks: Walks,
+    desc: Any,
+    views: Sequence[Any],
+    against: bool = False,
+    edges: tuple[Strides | None, Strides | None] = (None, None),
+) -> Program:
+    """A scan over the first slots of a plan, None for those that are not there. `against`: it walks
+    against the direction of the forward. `edges`: the strides of the initial value, in the slot
+    after those, and of what is asked for at the end, two slots on."""
     present = [v.strides for v in views if v is not None]
     strides = [present[0] if v is None else v.strides for v in views]
-    loops = along_axis(desc.input_shape, desc.scan_axis, strides)
+    none = (0,) * len(present[0])
+    beside = [none if edge is None else edge for edge in edges]
+    loops = along_axis(desc.input_shape, desc.scan_axis, strides, beside)
     n, count, size = loops.extent, loops.rest.count, desc.element.itemsize
     reverse = desc.reverse != against
-    steps = {-s if reverse else s for s in loops.steps} if n > 1 else {1}
+    steps = {-s if reverse else s for s in loops.steps[: len(views)]} if n > 1 else {1}
     back = steps == {-1}
     inner = loops.rest.extents[-1] if loops.rest.extents else 1
     lanes = lanes_of_lines(size, walks.scan.tensors)
@@ -39,7 +50,7 @@ def scan_program(walks: Walks, desc: Any, views: Sequence[Any], against: bool = 
         walk, columns, strip = "lines", inner, lanes * max(1, 1024 // (n + 1))
     elif walks.shares and 0 < count < FEW and n >= 2 * CHUNK:
         walk, strip, links = "shared", count, count
-    items = count // max(columns, 1) * -(-columns // strip) if n else 0
+    items = count // max(columns, 1) * -(-columns // strip) if n or edges[1] is not None else 0
     if links:
         items = count * -(-n // CHUNK)
     cost = n * min(strip, columns) * size * len(present)
@@ -50,7 +61,9 @@ def scan_program(walks: Walks, desc: Any, views: Sequence[Any], against: bool = 
     axis = axis_words(loops, reverse)
     words = [0] * (1 + MOST_TENSORS - len(views))
     words += [columns, strip, int(streaming), int(straight), -1 if desc.reverse else 0]
-    words += [AXIS + len(axis), *axis, *(0,) * (LINK_WORDS * links)]
+    words += [AXIS + len(axis)]
+    words += [0 if e is None else TENSORS + len(views) + 2 * k for k, e in enumerate(edges)]
+    words += [len(views), *axis, *(0,) * (LINK_WORDS * links)]
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)
     kernel = walks.kernels[walk + ("_back" if back and walk != "across" else "")]

@@ -76,8 +76,11 @@ def _apart(b: ir.IRBuilder, p: ir.Value, i: ir.Value, step: ir.Value, count: ir.
         yield loop.index, b.gep(p, [b.add(i, b.mul(loop.index, step))])
 
 
-def gathered(b, p, i, step, count, kind) -> ir.Value:
+def gathered(b, p, i, step, count, kind, rest=None) -> ir.Value:
+    """The first `count` lanes; the others are those of `rest`."""
     whole, cells = cells_of(b, kind)
+    if rest is not None:
+        b.store(rest, whole)
     with _apart(b, p, i, step, count) as (k, element):
         b.store(b.load(element), b.gep(cells, [k]))
     return b.load(whole)

@@ -17,15 +17,32 @@ from pullback.cpu.columns import (
     masks_rows,
     prefetch_tile,
 )
+from pullback.cpu.edges import lanes_from, lanes_to
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import Kernel, index_pointer, pointer, word, words
+from pullback.cpu.kernel import Kernel, pointer, word, words
 from pullback.cpu.lookback import is_turn, link_of, publish, received, wait_for_turn
-from pullback.cpu.loops import between, extent, offset, step
+from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, is_aligned, to_next_line
+from pullback.cpu.numerics import one_nan
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
 from pullback.cpu.piecewise import add_piecewise
+from pullback.cpu.places import (
+    AXIS,
+    FINAL,
+    INITIAL,
+    LINKS,
+    REVERSED,
+    STRAIGHT,
+    STREAMS,
+    STRIP,
+    cursors_of,
+    edge_of,
+    index_place,
+    place_ahead,
+    place_at,
+    strip_at,
+)
 from pullback.cpu.scan import Scan, tile_of
-from pullback.cpu.scan_words import FIRST_WORD
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
 
@@ -38,51 +55,6 @@ NEAR: Final = 1024
 AHEAD: Final = 16
 
 PIECEWISE_WALKS: Final = ("along", "across")  # which run on pieces of lines
-
-# Words of a scan: lines that lie side by side, how many of them an item takes, whether outputs go
-# past the caches, whether every tensor walks the axis by 1 or by -1, 0 or -1 for a reversed scan,
-# where the links of `shared` begin.
-ROW, STRIP, STREAMS, STRAIGHT, REVERSED, LINKS, AXIS = (FIRST_WORD + k for k in range(7))
-
-
-# --- cursors --------------------------------------------------------------------------------------
-
-
-@inlined
-def _place(task, t, line):
-    w = words(task, AXIS)
-    return pointer(task, TENSORS + t), offset(w, t, line), step(w, t), between(w, t)
-
-
-@inlined
-def _index_place(task, t, line):
-    w = words(task, AXIS)
-    return index_pointer(task, TENSORS + t), offset(w, t, line), step(w, t), between(w, t)
-
-
-@inlined
-def _place_ahead(task, t, line):
-    w = words(task, AXIS)
-    return pointer(task, TENSORS + t), offset(w, t, line) + step(w, t), step(w, t), between(w, t)
-
-
-def _cursors(places: list[tuple[Callable[..., Any], int]]) -> Callable[..., Any]:
-    """(task, line) -> the cursors of these slots."""
-    (place, t), *rest = places
-    if not rest:
-        return inlined(lambda task, line: (place(task, t, line),))
-    others = _cursors(rest)
-    return inlined(lambda task, line: (place(task, t, line), *others(task, line)))
-
-
-@inlined
-def _strip_at(task, item):
-    """(first line of these columns, first column of the strip, columns)"""
-    lines, strip = word(task, ROW), word(task, STRIP)
-    strips = (lines + strip - 1) // strip
-    block = item // strips
-    return block * lines, (item - block * strips) * strip, lines
-
 
 # --- walks ----------------------------------------------------------------------------------------
 
@@ -134,12 +106,12 @@ class Pieces:
 
     def __init__(self, scan: Scan) -> None:
         places = [
-            (_place_ahead if far else _place, t)
+            (place_ahead if far else place_at, t)
             for t, far in zip(scan.inputs, scan.ahead, strict=True)
         ]
-        self.ins = _cursors(places)
-        outs = [(_place, t) for t in scan.outputs] + [(_index_place, t) for t in scan.indices]
-        self.outs = _cursors(outs)
+        self.ins = cursors_of(places)
+        outs = [(place_at, t) for t in scan.outputs] + [(index_place, t) for t in scan.indices]
+        self.outs = cursors_of(outs)
         self.copy_in = copies_in(scan.neutral, scan.ahead)
         self.tile = tile_of(scan)
         self.stretch = _stretch(scan, self)
@@ -148,6 +120,39 @@ class Pieces:
             self.renewed = inlined(lambda none, state: state)
         else:
             self.renewed = inlined(lambda none, state: rebased(none, carried(state)))
+        self.begin, self.finish = _begin(scan), _finish(scan)
+
+
+def _begin(scan: Scan) -> Callable[..., Any]:
+    """(task, none, line, c, count, lanes) -> the state before the lines from c on, and the initial
+    value of each, if there is one."""
+    work, begun = scan.work, scan.begun or inlined(lambda none, initial: none)
+
+    @inlined
+    def begin(task, none, line, c, count, lanes):
+        state, initial = none, work(pointer(task, TENSORS), lanes)
+        if word(task, INITIAL) != 0:
+            start, i, pitch = edge_of(task, 0, line)
+            initial = lanes_from(start, i + c * pitch, pitch, count, initial)
+            state = begun(none, initial)
+        return state, initial
+
+    return begin
+
+
+def _finish(scan: Scan) -> Callable[..., Any]:
+    """(task, state, line, c, count): write what is asked for at the end of the lines."""
+    shown = scan.shown
+    if shown is None:
+        return inlined(lambda task, state, line, c, count: None)
+
+    @inlined
+    def finish(task, state, line, c, count):
+        if word(task, FINAL) != 0:
+            end, i, pitch = edge_of(task, 1, line)
+            lanes_to(end, i + c * pitch, pitch, count, one_nan(shown(state)[0]))
+
+    return finish
 
 
 def _stretch(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
@@ -187,12 +192,12 @@ def _streams_to(task, out, back):
 
 def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, ins_of, outs_of = scan.start, pieces.ins, pieces.outs
-    stretch, renewed = pieces.stretch, pieces.renewed
+    stretch, renewed, begin, finish = pieces.stretch, pieces.renewed, pieces.begin, pieces.finish
 
     def along(task, lo, hi, back):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p, back)
-        about, straight, none = (n, word(task, REVERSED)), word(task, STRAIGHT) != 0, start(p, 1)
+        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, 1)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ALONG, back),
             boxes_for(outs_of(task, 0), W, B, ALONG, back),
@@ -201,13 +206,16 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             # Lines in the order of the walk: what is prefetched beyond one is the next.
             line = lo + hi - 1 - number if back else number
             ins, outs = ins_of(task, line), outs_of(task, line)
-            state, streaming = none, _streams_to(task, outs[0], back)
+            streaming = _streams_to(task, outs[0], back)
+            state, initial = begin(task, none, line, 0, 1, 1)
+            about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
             for k in range(0, n, CHUNK):
                 end = min(k + CHUNK, n)
                 state = stretch(
                     ins, outs, boxes, k, end, about, straight, state, streaming, W, back
                 )
                 state = renewed(none, state)
+            finish(task, state, line, 0, 1)
         fence()
 
     return along
@@ -216,13 +224,14 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, carried, rebased = scan.start, scan.carried, scan.rebased
     ins_of, outs_of, stretch = pieces.ins, pieces.outs, pieces.stretch
+    begin, finish = pieces.begin, pieces.finish
 
     def shared(task, lo, hi, back):
         """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so
         that the next need not wait for this one's outputs."""
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p, back)
-        about, straight, none = (n, word(task, REVERSED)), word(task, STRAIGHT) != 0, start(p, 1)
+        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, 1)
         lines = word(task, STRIP)
         in_boxes = boxes_for(ins_of(task, 0), W, B, ALONG, back)
         out_boxes = boxes_for(outs_of(task, 0), W, B, ALONG, back)
@@ -231,6 +240,8 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             line, k = item - chunk * lines, chunk * CHUNK
             end, link = min(k + CHUNK, n), link_of(task, LINKS, line, carried(none))
             ins, outs, state = ins_of(task, line), outs_of(task, line), none
+            first, initial = begin(task, none, line, 0, 1, 1)
+            about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
             early = end < n and not is_turn(link, chunk)
             if early:
                 state = stretch(
@@ -239,15 +250,17 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             wait_for_turn(link, chunk)
             base = carried(none)
             if chunk > 0:
-                base = received(link, base)
+                first, base = none, received(link, base)
             if early:
                 publish(link, chunk, carried(rebased(state, base)))
             state = stretch(
-                ins, outs, (in_boxes, out_boxes), k, end, about, straight, rebased(none, base),
+                ins, outs, (in_boxes, out_boxes), k, end, about, straight, rebased(first, base),
                 _streams_to(task, outs[0], back), W, back,
             )  # fmt: skip
             if not early:
                 publish(link, chunk, carried(state))
+            if end == n:
+                finish(task, state, line, 0, 1)
         fence()
 
     return shared
@@ -255,14 +268,14 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 
 def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, ins_of, outs_of, tile = scan.start, pieces.ins, pieces.outs, pieces.tile
-    copy_in, renewed = pieces.copy_in, pieces.renewed
+    copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
     most, tensors = max(scan.ahead), scan.tensors
 
     @inlined
-    def group(ins, outs, boxes, c, count, about, straight, streaming, none, W, back):
+    def group(ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back):
         """All steps of the lines from c on."""
         in_boxes, out_boxes = boxes
-        n, B, state, k = about[0], block_of(ins[0][0]), none, 0
+        n, B, k = about[0], block_of(ins[0][0]), 0
         while k < n:
             end = min((k // CHUNK + 1) * CHUNK, n)
             # Tiles of whole lines; one that ends before its last step has masks.
@@ -283,87 +296,103 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             k += max(whole, 1) * B
             if k >= end:
                 state = renewed(none, state)
+        return state
 
     def lines(task, lo, hi, back):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_lines(p, tensors)
-        about, straight, none = (n, word(task, REVERSED)), word(task, STRAIGHT) != 0, start(p, W)
+        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, W)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, LINES, back),
             boxes_for(outs_of(task, 0), W, B, LINES, back),
         )
         for item in range(lo, hi):
-            first, column, total = _strip_at(task, item)
+            first, column, total = strip_at(task, item)
             ins, outs = ins_of(task, first), outs_of(task, first)
             out = outs[0]
             streaming = _streams_to(task, out, back)
             streaming = streaming and is_aligned(out[0], out[1] + out[3] + back, 16)
             for c in range(column, min(column + word(task, STRIP), total), W):
                 count = min(W, total - c)
-                group(ins, outs, boxes, c, count, about, straight, streaming, none, W, back)
+                state, initial = begin(task, none, first, c, count, W)
+                about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
+                state = group(
+                    ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back
+                )
+                finish(task, state, first, c, count)
         fence()
 
     return lines
 
 
 def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, ins_of, outs_of, tile = scan.start, pieces.ins, pieces.outs, pieces.tile
-    copy_in, renewed = pieces.copy_in, pieces.renewed
+    start, work, tile = scan.start, scan.work, pieces.tile
+    ins_of, outs_of = pieces.ins, pieces.outs
+    copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
     most = max(scan.ahead)
 
     @inlined
-    def block(ins, outs, boxes, k, begin, end, about, states, streaming, near, W):
-        """One block of steps of the columns from begin to end; begin may be negative, where tiles
-        start at a cache line of the output and the first is a part."""
+    def block(ins, outs, boxes, k, low, end, about, cells, streaming, near, W):
+        """One block of steps of the columns from low to end; low may be negative, where tiles start
+        at a cache line of the output and the first is a part."""
         in_boxes, out_boxes = boxes
+        states, initials = cells
         n, B = about[0], block_of(ins[0][0])
-        some, c = min(B, n - k), begin
+        some, c = min(B, n - k), low
         while c < end:
             whole = (end - c) // W if k + B + most <= n and c >= 0 else 0
             source, target, at, column = ins, outs, k, c
-            low = max(c, 0)
-            count = min(c + W, end) - low
+            first = max(c, 0)
+            count = min(c + W, end) - first
             if whole <= 0:
-                copy_in(ins, in_boxes, k, low, some, count, n - k, W, B, ACROSS, 0)
+                copy_in(ins, in_boxes, k, first, some, count, n - k, W, B, ACROSS, 0)
                 source, target, at, column = in_boxes, out_boxes, 0, 0
-            first = (c - begin) // W
+            cell = (c - low) // W
             for r in range(max(whole, 1)):
                 if near:
                     prefetch_tile(ins, k + AHEAD, c + r * W, B)
-                states[first + r] = tile(
-                    source, target, at, column + r * W, 2 * B, k, about, states[first + r],
-                    streaming and whole > 0, W, ACROSS, 0,
+                states[cell + r] = tile(
+                    source, target, at, column + r * W, 2 * B, k,
+                    (n, about[1], about[2], about[3], initials[cell + r], about[4]),
+                    states[cell + r], streaming and whole > 0, W, ACROSS, 0,
                 )  # fmt: skip
             if whole <= 0:
-                copy_out(outs, out_boxes, k, low, some, count, W, B, ACROSS, 0)
+                copy_out(outs, out_boxes, k, first, some, count, W, B, ACROSS, 0)
             c += max(whole, 1) * W
 
     def across(task, lo, hi, back):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_across(p)
-        about, strip, none = (n, word(task, REVERSED)), word(task, STRIP), start(p, W)
+        strip, none = word(task, STRIP), start(p, W)
+        about = (n, word(task, REVERSED), 0, n, word(task, INITIAL) != 0)
         states = stack(none, cells_across(p, SIDE))
+        initials = stack(work(p, W), cells_across(p, SIDE))
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ACROSS, 0),
             boxes_for(outs_of(task, 0), W, B, ACROSS, 0),
         )
         for item in range(lo, hi):
-            first, column, total = _strip_at(task, item)
+            first, column, total = strip_at(task, item)
             ins, outs = ins_of(task, first), outs_of(task, first)
             out, streaming = outs[0], word(task, STREAMS) != 0
             head = to_next_line(out[0], out[1]) if streaming else 0
             streaming = streaming and is_aligned(out[0], out[1] + head + out[2], 64)
             # Whole cache lines of the output: the first strip begins with a part of one.
-            begin = column + head - W if column == 0 and head > 0 else column + head
+            low = column + head - W if column == 0 and head > 0 else column + head
             end = min(column + strip + head, total)
-            cells, near = (end - begin + W - 1) // W, abs(ins[0][2]) <= NEAR
+            cells, near = (end - low + W - 1) // W, abs(ins[0][2]) <= NEAR
             for cell in range(cells):
-                states[cell] = none
+                c = low + cell * W
+                count = min(c + W, end) - max(c, 0)
+                states[cell], initials[cell] = begin(task, none, first, max(c, 0), count, W)
             for k in range(0, n, B):
                 if k > 0 and k % CHUNK == 0:
                     for cell in range(cells):
                         states[cell] = renewed(none, states[cell])
-                block(ins, outs, boxes, k, begin, end, about, states, streaming, near, W)
+                block(ins, outs, boxes, k, low, end, about, (states, initials), streaming, near, W)
+            for cell in range(cells):
+                c = low + cell * W
+                finish(task, states[cell], first, max(c, 0), min(c + W, end) - max(c, 0))
         fence()
 
     return across

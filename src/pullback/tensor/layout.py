@@ -118,7 +118,8 @@ class AxisLoops:
     """Tensors walked along one axis: its extent and strides, and the loops over all the rest.
 
     `columns` says that the innermost of those loops is contiguous in every tensor while the axis
-    is not: then vectors lie across it instead of along the axis."""
+    is not: then vectors lie across it instead of along the axis. Tensors beside those that are
+    walked come last, and have no say in it."""
 
     extent: int
     steps: tuple[int, ...]
@@ -126,14 +127,17 @@ class AxisLoops:
     columns: bool
 
 
-def along_axis(shape: Shape, axis: int, strides: Sequence[Strides]) -> AxisLoops:
+def along_axis(
+    shape: Shape, axis: int, strides: Sequence[Strides], beside: Sequence[Strides] = ()
+) -> AxisLoops:
     """Split tensors of one shape into an axis and the rest. Rank 0 is a row of one."""
+    walked, every = len(strides), [*strides, *beside]
     if not shape:
-        return AxisLoops(1, (1,) * len(strides), merge((), [()] * len(strides)), False)
+        return AxisLoops(1, (1,) * len(every), merge((), [()] * len(every)), False)
     rest_shape = shape[:axis] + shape[axis + 1 :]
-    rest = merge(rest_shape, [s[:axis] + s[axis + 1 :] for s in strides])
-    steps = tuple(s[axis] for s in strides)
-    unit_inside = bool(rest.extents) and all(s[-1] == 1 for s in rest.strides)
+    rest = merge(rest_shape, [s[:axis] + s[axis + 1 :] for s in every])
+    steps = tuple(s[axis] for s in every)
+    unit_inside = bool(rest.extents) and all(s[-1] == 1 for s in rest.strides[:walked])
     # A row of one element has no direction; across the columns it is one long vector.
-    along = shape[axis] > 1 and all(abs(step) == 1 for step in steps)
+    along = shape[axis] > 1 and all(abs(step) == 1 for step in steps[:walked])
     return AxisLoops(shape[axis], steps, rest, unit_inside and not along)

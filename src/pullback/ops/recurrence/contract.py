@@ -136,13 +136,17 @@ STAGED_BACKWARD = (
 )
 
 
+def _extension(desc: LinearScanDescriptor) -> Extension:
+    return Extension.of(desc, desc.num_pieces is None)
+
+
 def _workspace(desc: LinearScanDescriptor) -> int:
-    return arena(Extension.of(desc), STAGED, desc.element.itemsize)[TOTAL]
+    return arena(_extension(desc), STAGED, desc.element.itemsize)[TOTAL]
 
 
 def _workspace_backward(desc: LinearScanDescriptor) -> int:
     size, summed = desc.element.itemsize, sums_factors(desc)
-    return arena(Extension.of(desc), STAGED_BACKWARD, size, summed=summed)[TOTAL]
+    return arena(_extension(desc), STAGED_BACKWARD, size, summed=summed)[TOTAL]
 
 
 def _guarantee(desc: LinearScanDescriptor) -> PrecisionGuarantee:

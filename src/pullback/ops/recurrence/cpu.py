@@ -6,18 +6,19 @@ backward   g[j] = dh[j] + a[j+1]·g[j+1], db[j] = g[j], da[j] = g[j]·h[j-1], fr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from pullback.contract.extension import Extension
 from pullback.cpu.blocks import both
+from pullback.cpu.edges import at_step
 from pullback.cpu.emit import inlined
-from pullback.cpu.extended_program import Strided, extended_program, widened, with_slots
+from pullback.cpu.extended_program import extended_program
 from pullback.cpu.memory import filled_wide
 from pullback.cpu.numerics import has_nan, one_nan_each, times
 from pullback.cpu.program import Program
-from pullback.cpu.scan import Scan
+from pullback.cpu.scan import Scan, exclusive_of
 from pullback.cpu.scan_program import scan_program
-from pullback.cpu.tiles import by_type
+from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import any_lane, fma, like, select
 from pullback.cpu.walks import Walks
 from pullback.ops.recurrence.contract import STAGED, STAGED_BACKWARD, sums_factors
@@ -82,24 +83,24 @@ def _repair(outputs):
     return (one_nan_each(outputs[0]),)
 
 
-FORWARD = Walks(
-    Scan(
-        neutral=(1.0, 0.0),
-        work=_work,
-        start=_start,
-        within=_within,
-        combine=_combine,
-        apply=_apply,
-        rare=has_nan,
-        repair=_repair,
-        serial=True,
-        inputs=(0, 1),
-        outputs=(2,),
-        ahead=(0, 0),
-    ),
-    "linear_scan",
-    __name__,
+_SCAN = Scan(
+    neutral=(1.0, 0.0),
+    work=_work,
+    start=_start,
+    within=_within,
+    combine=_combine,
+    apply=_apply,
+    rare=has_nan,
+    repair=_repair,
+    serial=True,
+    shown=inlined(lambda state: (state[0],)),
+    begun=inlined(lambda none, initial: (initial, like(initial, 0.0))),
+    inputs=(0, 1),
+    outputs=(2,),
+    ahead=(0, 0),
 )
+FORWARD = Walks(_SCAN, "linear_scan", __name__)
+FORWARD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "linear_scan_exclusive", __name__)
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -131,10 +132,20 @@ def _steps_back(state, g, a):
 
 
 @inlined
-def _within_back(columns, numbers, about):
-    """Nothing comes before the last step: its factor has no gradient."""
+def _edged_back(columns, numbers, about):
+    """Before the last step of this walk is the initial value."""
     g, a, h = columns
-    left = about[0] - 1 - numbers
+    if about[5]:
+        h = at_step(h, spread(about[4], h[0]), numbers, about[3] - 1)
+    return g, a, h
+
+
+@inlined
+def _within_back(columns, numbers, about):
+    """Nothing comes before the last step, if there is no initial value: its factor has no
+    gradient."""
+    g, a, h = columns
+    left = about[3] - 1 - numbers + (len(h) if about[5] else 0)
     return (g, a, h, left), g + a
 
 
@@ -149,24 +160,18 @@ def _combine_back(state, total):
     return after
 
 
-@by_type
-def _without_last(v, left):
-    if len(v) == 4:
-        return lambda v, left: (
-            select(left == 0, 0.0, v[0]), select(left == 1, 0.0, v[1]),
-            select(left == 2, 0.0, v[2]), select(left == 3, 0.0, v[3]),
-        )  # fmt: skip
-    return lambda v, left: _without_last(v[:4], left) + _without_last(v[4:], left - 4)
+@inlined
+def _gradients(r, h, left):
+    da = both(times, r, h)
+    if any_lane(left < len(h)):
+        da = at_step(da, 0.0, -left, 0)
+    return da, r
 
 
 @inlined
 def _apply_back(entering, inner):
     g, a, h, left = inner
-    r = _steps_back(entering, g, a)
-    da = both(times, r, h)
-    if any_lane(left < len(h)):
-        da = _without_last(da, left)
-    return da, r
+    return _gradients(_steps_back(entering, g, a), h, left)
 
 
 @inlined
@@ -174,40 +179,104 @@ def _repair_back(outputs):
     return one_nan_each(outputs[0]), one_nan_each(outputs[1])
 
 
-BACKWARD = Walks(
-    Scan(
-        neutral=(0.0, 1.0, 0.0),
-        work=_work,
-        start=_start_back,
-        within=_within_back,
-        combine=_combine_back,
-        apply=_apply_back,
-        repair=_repair_back,
-        serial=True,
-        numbered=True,
-        inputs=(0, 1, 2),
-        outputs=(3, 4),
-        ahead=(0, 0, 1),
+_SCAN_BACK = Scan(
+    neutral=(0.0, 1.0, 0.0),
+    work=_work,
+    start=_start_back,
+    within=_within_back,
+    combine=_combine_back,
+    apply=_apply_back,
+    repair=_repair_back,
+    serial=True,
+    shown=inlined(lambda state: (state[0] * state[1],)),
+    edged=_edged_back,
+    numbered=True,
+    inputs=(0, 1, 2),
+    outputs=(3, 4),
+    ahead=(0, 0, 1),
+)
+BACKWARD = Walks(_SCAN_BACK, "linear_scan_backward", __name__)
+
+
+# Of an exclusive scan, g[j] = dh[j+1] + a[j+1]·g[j+1] and da[j] = g[j]·h[j]: g[j] enters, g[j-1]
+# leaves.
+
+
+@by_type
+def _steps_exclusive(c, g, a):
+    """g of each step, and what leaves them."""
+    if len(a) == 4:
+
+        def four(c, g, a):
+            r1 = fma(a[0], c, g[0])
+            r2 = fma(a[1], r1, g[1])
+            r3 = fma(a[2], r2, g[2])
+            return (c, r1, r2, r3), fma(a[3], r3, g[3])
+
+        return four
+
+    def eight(c, g, a):
+        u, c = _steps_exclusive(c, g[:4], a[:4])
+        w, c = _steps_exclusive(c, g[4:], a[4:])
+        return u + w, c
+
+    return eight
+
+
+@inlined
+def _edged_exclusive(columns, numbers, about):
+    """The last element is in no result: whatever it is, its gradients are 0."""
+    g, a, h = columns
+    return (
+        g,
+        at_step(a, 1.0, numbers, about[2]),
+        at_step(h, 0.0, numbers, about[2]),
+    )
+
+
+@by_type
+def _combine_exclusive(state, total):
+    B = len(total) // 2
+    return lambda state, total: (_steps_exclusive(state[0], total[:B], total[B:])[1],)
+
+
+@inlined
+def _apply_exclusive(entering, inner):
+    g, a, h, left = inner
+    return _gradients(_steps_exclusive(entering[0], g, a)[0], h, left)
+
+
+BACKWARD_EXCLUSIVE = Walks(
+    replace(
+        _SCAN_BACK,
+        start=inlined(lambda p, n: (filled_wide(p, 0.0, n),)),
+        combine=_combine_exclusive,
+        apply=_apply_exclusive,
+        shown=inlined(lambda state: state),
+        edged=_edged_exclusive,
+        ahead=(0, 0, 0),
     ),
-    "linear_scan_backward",
+    "linear_scan_backward_exclusive",
     __name__,
 )
 
 
-def _forward(desc: Any, a: Any, b: Any, h: Any) -> Program:
-    return scan_program(FORWARD, desc, (a, b, h))
+def _forward(desc: Any, a: Any, b: Any, h: Any, edges: Any = (None, None)) -> Program:
+    walks = FORWARD_EXCLUSIVE if desc.exclusive else FORWARD
+    return scan_program(walks, desc, (a, b, h), edges=edges)
 
 
-def _backward(desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any) -> Program:
-    return scan_program(BACKWARD, desc, (dh, a, h, da, db), against=True)
+def _backward(
+    desc: Any, dh: Any, a: Any, h: Any, da: Any, db: Any, edges: Any = (None, None)
+) -> Program:
+    walks = BACKWARD_EXCLUSIVE if desc.exclusive else BACKWARD
+    return scan_program(walks, desc, (dh, a, h, da, db), against=True, edges=edges)
 
 
 def forward(desc: Any, a: Any, b: Any, h: Any, initial: Any, offsets: Any) -> Program:
-    if Extension.of(desc).is_plain:
-        factors = Strided(widened(a, desc.input_shape))
-        return with_slots(_forward(desc, factors, b, h), 3, 5)
     tensors = list(zip(STAGED, (a, b, h), strict=True))
-    return extended_program(desc, _forward, tensors, initial, offsets)
+    own = desc.num_pieces is None
+    return extended_program(desc, _forward, tensors, initial, offsets, own=own)
 
 
 def backward(
@@ -221,9 +290,6 @@ def backward(
     offsets: Any,
     d_initial: Any,
 ) -> Program:
-    summed = sums_factors(desc)
-    if Extension.of(desc).is_plain and not summed:
-        return with_slots(_backward(desc, dh, a, h, da, db), 5, 8)
     tensors = list(zip(STAGED_BACKWARD, (dh, a, h, da, db), strict=True))
     return extended_program(
         desc,
@@ -233,5 +299,6 @@ def backward(
         offsets,
         d_initial,
         back=not desc.reverse,
-        summed=summed,
+        summed=sums_factors(desc),
+        own=desc.num_pieces is None,
     )

@@ -202,6 +202,15 @@ def staged_backward(desc: ScanDescriptor) -> tuple[Staged, ...]:
     )
 
 
+def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
+    """What the kernels of a scan know of its extension themselves."""
+    if backward:
+        own = desc.kind is ScanKind.CUMSUM or (desc.kind is ScanKind.CUMPROD and keeps_y(desc))
+    else:
+        own = desc.kind is not ScanKind.LOG_CUMSUM_EXP
+    return Extension.of(desc, own and desc.num_pieces is None)
+
+
 def recomputed_bytes(desc: ScanDescriptor) -> int:
     """Of the workspace, for a y that is not kept."""
     if desc.kind not in NEEDS_Y or keeps_y(desc):
@@ -210,13 +219,13 @@ def recomputed_bytes(desc: ScanDescriptor) -> int:
 
 
 def _workspace(desc: ScanDescriptor) -> int:
-    extension, tensors = Extension.of(desc), staged(desc)
+    extension, tensors = extension_of(desc), staged(desc)
     used = tensors if desc.kind in EXTREMA else tensors[:2]
     return arena(extension, used, desc.element.itemsize)[TOTAL]
 
 
 def _workspace_backward(desc: ScanDescriptor) -> int:
-    extension, inner = Extension.of(desc), recomputed_bytes(desc)
+    extension, inner = extension_of(desc, True), recomputed_bytes(desc)
     if extension.is_plain:
         return inner
     return arena(extension, staged_backward(desc), desc.element.itemsize, inner)[TOTAL]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.extension import Extension
 from pullback.contract.kinds import ScanKind, TieRule
 from pullback.cpu.extended_program import extended_program, with_slots
 from pullback.cpu.program import Program
@@ -15,6 +14,7 @@ from pullback.cpu.walks import Walks
 from pullback.ops.scan.contract import (
     EXTREMA,
     NEEDS_Y,
+    extension_of,
     keeps_y,
     recomputed_bytes,
     staged,
@@ -24,28 +24,35 @@ from pullback.ops.scan.contract import (
 # The kernels of a kind are imported when the first of them is needed.
 
 
-def _cumsum(_desc: Any, _positions: bool = False) -> Walks:
-    from pullback.ops.scan.cpu_cumsum import CUMSUM
+def _cumsum(desc: Any, _positions: bool = False) -> Walks:
+    from pullback.ops.scan import cpu_cumsum as kernels
 
-    return CUMSUM
+    return kernels.CUMSUM_EXCLUSIVE if desc.exclusive else kernels.CUMSUM
 
 
 def _cumprod(desc: Any, _positions: bool = False) -> Walks:
-    from pullback.ops.scan.cpu_cumprod import CUMPROD, CUMPROD_F64
+    from pullback.ops.scan import cpu_cumprod as kernels
 
-    return CUMPROD_F64 if desc.element is ElementKind.F64 else CUMPROD
+    if desc.element is ElementKind.F64:
+        return kernels.CUMPROD_F64_EXCLUSIVE if desc.exclusive else kernels.CUMPROD_F64
+    return kernels.CUMPROD_EXCLUSIVE if desc.exclusive else kernels.CUMPROD
 
 
 def _cumprod_backward(desc: Any) -> Walks:
-    from pullback.ops.scan.cpu_cumprod_backward import CUMPROD_BACKWARD, CUMPROD_BACKWARD_F64
+    from pullback.ops.scan import cpu_cumprod_backward as kernels
 
-    return CUMPROD_BACKWARD_F64 if desc.element is ElementKind.F64 else CUMPROD_BACKWARD
+    if desc.element is ElementKind.F64:
+        walks = kernels.CUMPROD_BACKWARD_F64_EXCLUSIVE, kernels.CUMPROD_BACKWARD_F64
+    else:
+        walks = kernels.CUMPROD_BACKWARD_EXCLUSIVE, kernels.CUMPROD_BACKWARD
+    return walks[0] if desc.exclusive else walks[1]
 
 
 def _extremum(desc: Any, positions: bool) -> Walks:
     from pullback.ops.scan.cpu_cummax import walks_of
 
-    return walks_of(desc.kind is ScanKind.CUMMIN, desc.ties is TieRule.LAST, positions)
+    least, last = desc.kind is ScanKind.CUMMIN, desc.ties is TieRule.LAST
+    return walks_of(least, last, positions, desc.exclusive)
 
 
 _FORWARD: dict[ScanKind, Callable[..., Walks]] = {
@@ -60,40 +67,51 @@ _BACKWARD: dict[ScanKind, Callable[..., Walks]] = {
 }
 
 
-def _forward(desc: Any, x: Any, y: Any, indices: Any) -> Program:
+def _forward(desc: Any, x: Any, y: Any, indices: Any, edges: Any = (None, None)) -> Program:
     if walks := _FORWARD.get(desc.kind):
-        return scan_program(walks(desc, indices is not None), desc, (x, y, indices))
+        return scan_program(walks(desc, indices is not None), desc, (x, y, indices), edges=edges)
     from pullback.ops.scan import cpu_ways
 
     return cpu_ways.forward(desc, x, y)
 
 
-def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
+def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, edges: Any = (None, None)) -> Program:
     walks = _BACKWARD.get(desc.kind)
     if walks and (desc.kind is ScanKind.CUMSUM or keeps_y(desc)):
-        return scan_program(walks(desc), desc, (dy, dx, x, y), against=True)
+        if desc.kind is ScanKind.CUMSUM:  # whatever sums start from
+            edges = (None, edges[1])
+        return scan_program(walks(desc), desc, (dy, dx, x, y), against=True, edges=edges)
     from pullback.ops.scan import cpu_ways
 
     return cpu_ways.backward(desc, dy, dx, x, y)
 
 
 def forward(desc: Any, x: Any, y: Any, indices: Any, initial: Any, offsets: Any) -> Program:
-    if Extension.of(desc).is_plain:
+    extension = extension_of(desc)
+    if extension.is_plain:
         return with_slots(_forward(desc, x, y, indices), 3, 5)
     tensors = list(zip(staged(desc), (x, y, indices), strict=True))
-    return extended_program(desc, _forward, tensors, initial, offsets)
+    return extended_program(desc, _forward, tensors, initial, offsets, own=extension.own)
 
 
 def backward(
     desc: Any, dy: Any, dx: Any, x: Any, y: Any, initial: Any, offsets: Any, d_initial: Any
 ) -> Program:
     saved = y if keeps_y(desc) else None
-    if Extension.of(desc).is_plain:
+    extension = extension_of(desc, backward=True)
+    if extension.is_plain:
         return with_slots(_backward(desc, dy, dx, x, saved), 4, 7)
     tensors = list(zip(staged_backward(desc), (dy, dx, x, saved), strict=True))
-    inner = recomputed_bytes(desc)
     return extended_program(
-        desc, _backward, tensors, initial, offsets, d_initial, inner=inner, back=_walks_back(desc)
+        desc,
+        _backward,
+        tensors,
+        initial,
+        offsets,
+        d_initial,
+        inner=recomputed_bytes(desc),
+        back=_walks_back(desc),
+        own=extension.own,
     )
 
 

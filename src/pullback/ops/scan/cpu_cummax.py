@@ -16,7 +16,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.memory import filled
 from pullback.cpu.numerics import INFINITY, any_nan
-from pullback.cpu.scan import Scan
+from pullback.cpu.scan import Scan, exclusive_of
 from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import any_lane, is_nan, maximum, minimum, select, splat
 from pullback.cpu.walks import Walks
@@ -124,13 +124,16 @@ def _values(kind: tuple[bool, bool]) -> Scan:
             ),
         ),
         mode=EXACT,
+        shown=inlined(lambda state: state),
+        begun=inlined(lambda none, initial: (initial,)),
     )
 
 
 # --- with positions -------------------------------------------------------------------------------
 
-# A state is the extremum and the position that holds it, -1 before the first step, which any takes
-# over from.
+# A state is the extremum and the position that holds it: -1 is that of an initial value, NOWHERE
+# that of none, which any step takes over from.
+NOWHERE = -2
 
 
 def _positions(kind: tuple[bool, bool]) -> Scan:
@@ -138,12 +141,12 @@ def _positions(kind: tuple[bool, bool]) -> Scan:
 
     @inlined
     def next_of(a, b):
-        won = wins(b[0], a[0]) | (a[1] < 0)
+        won = wins(b[0], a[0]) | (a[1] == NOWHERE)
         return select(won, b[0], a[0]), select(won, b[1], a[1])
 
     @inlined
     def within(columns, numbers, about):
-        n, way = about
+        n, way = about[0], about[1]
         at = (numbers ^ way) - way + ((n - 1) & way)
         inner = running(next_of, numbered(columns[0], at, 1 + 2 * way))
         return inner, inner[-1]
@@ -156,12 +159,12 @@ def _positions(kind: tuple[bool, bool]) -> Scan:
 
     @inlined
     def holds_since(state, columns):
-        return holds(state, columns) and not any_lane(state[1] < 0)
+        return holds(state, columns) and not any_lane(state[1] == NOWHERE)
 
     return Scan(
         neutral=(worst,),
         work=_work,
-        start=inlined(lambda p, n: (filled(p, worst, n), splat(-1, n))),
+        start=inlined(lambda p, n: (filled(p, worst, n), splat(NOWHERE, n))),
         within=within,
         combine=next_of,
         apply=apply,
@@ -177,6 +180,8 @@ def _positions(kind: tuple[bool, bool]) -> Scan:
         numbered=True,
         mode=EXACT,
         indices=(2,),
+        shown=inlined(lambda state: (state[0], select(state[1] < 0, -1, state[1]))),
+        begun=inlined(lambda none, initial: (initial, select(none[1] < 0, -1, none[1]))),
     )
 
 
@@ -207,19 +212,19 @@ def parted(pairs):
 
 
 @cache
-def walks_of(least: bool, last: bool, positions: bool) -> Walks:
+def walks_of(least: bool, last: bool, positions: bool, exclusive: bool = False) -> Walks:
     """Of minima, with the last of equal elements, with positions."""
     name = f"{'cummin' if least else 'cummax'}_{'last' if last else 'first'}"
-    if positions:
-        return Walks(_positions((least, last)), f"{name}_positions", __name__)
-    return Walks(_values((least, last)), name, __name__)
+    scan = (_positions if positions else _values)((least, last))
+    name += "_positions" * positions + "_exclusive" * exclusive
+    return Walks(exclusive_of(scan) if exclusive else scan, name, __name__)
 
 
 def __getattr__(name: str) -> Kernel:
     """A kernel by its name, for programs that were laid out by another process."""
-    parts = name.split("_")
-    if len(parts) > 2 and parts[0] in ("cummax", "cummin") and parts[1] in ("first", "last"):
-        walks_of(parts[0] == "cummin", parts[1] == "last", parts[2] == "positions")
+    kind, tie, *rest = name.split("_")[:4] if name.count("_") > 1 else ("", "")
+    if kind in ("cummax", "cummin") and tie in ("first", "last"):
+        walks_of(kind == "cummin", tie == "last", "positions" in rest, "exclusive" in rest)
         if name in globals():
             found: Kernel = globals()[name]
             return found

@@ -18,7 +18,7 @@ from pullback.cpu.numerics import (
     times,
     two_product,
 )
-from pullback.cpu.scan import Scan
+from pullback.cpu.scan import Scan, exclusive_of
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import absolute, all_lanes, fma, splat
 from pullback.cpu.walks import Walks
@@ -75,20 +75,20 @@ def _apply(entering, inner):
     return lambda entering, inner: (each(times, entering[0], inner),)
 
 
-CUMPROD = Walks(
-    Scan(
-        neutral=(1.0,),
-        work=f64_lanes,
-        start=_start,
-        within=_within,
-        combine=_combine,
-        apply=_apply,
-        rare=has_nan,
-        repair=repair,
-    ),
-    "cumprod",
-    __name__,
+_SCAN = Scan(
+    neutral=(1.0,),
+    work=f64_lanes,
+    start=_start,
+    within=_within,
+    combine=_combine,
+    apply=_apply,
+    rare=has_nan,
+    repair=repair,
+    shown=inlined(lambda state: state),
+    begun=inlined(lambda none, initial: (initial,)),
 )
+CUMPROD = Walks(_SCAN, "cumprod", __name__)
+CUMPROD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "cumprod_exclusive", __name__)
 
 
 # --- f64, step by step ----------------------------------------------------------------------------
@@ -139,18 +139,18 @@ def stays_in_range(state, outputs):
 
 _combine_exact, _apply_exact = _exact_by(error_in_range)
 
-CUMPROD_F64 = Walks(
-    Scan(
-        neutral=(1.0,),
-        work=f64_lanes,
-        start=_start_exact,
-        within=_within_exact,
-        combine=_combine_exact,
-        apply=_apply_exact,
-        repair=repair,
-        trial=(stays_in_range, _within_exact, *_exact_by(any_error)),
-        serial=True,
-    ),
-    "cumprod_f64",
-    __name__,
+_SCAN_F64 = Scan(
+    neutral=(1.0,),
+    work=f64_lanes,
+    start=_start_exact,
+    within=_within_exact,
+    combine=_combine_exact,
+    apply=_apply_exact,
+    repair=repair,
+    trial=(stays_in_range, _within_exact, *_exact_by(any_error)),
+    serial=True,
+    shown=inlined(lambda state: (state[0] + state[1],)),
+    begun=inlined(lambda none, initial: (initial, none[1])),
 )
+CUMPROD_F64 = Walks(_SCAN_F64, "cumprod_f64", __name__)
+CUMPROD_F64_EXCLUSIVE = Walks(exclusive_of(_SCAN_F64), "cumprod_f64_exclusive", __name__)

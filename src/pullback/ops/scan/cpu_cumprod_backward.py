@@ -2,13 +2,18 @@
 
 The walk goes from the far end of a line. Before it is known what comes after a block, it is known
 what the block makes of it: c = x[j+1]·R[j+1] enters, x·R leaves as slope·c + offset, and each R is
-p·c + b. No division: zeros in the input cost nothing.
+p·c + b. No division: zeros in the input cost nothing. An initial value is y[-1], and its gradient
+what leaves the line.
+
+Of an exclusive scan, dx[j] = y[j]·R[j] with R[j] = dy[j+1] + x[j+1]·R[j+1]: R[j] enters, R[j-1]
+leaves.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from pullback.cpu.blocks import both
+from pullback.cpu.edges import at_step
 from pullback.cpu.emit import inlined
 from pullback.cpu.numerics import (
     INFINITY,
@@ -20,9 +25,12 @@ from pullback.cpu.numerics import (
     two_sum,
 )
 from pullback.cpu.scan import Scan
+from pullback.cpu.tiles import spread
 from pullback.cpu.vector import absolute, all_lanes, fma, select, splat
 from pullback.cpu.walks import Walks
 from pullback.ops.scan.cpu_cumprod import f64_lanes, repair, stays_in_range
+
+Function = Callable[..., Any]
 
 
 @inlined
@@ -30,9 +38,13 @@ def _start(p, n):
     return (splat(0.0, n),)
 
 
+# Of a block: p and b of each step, slope and offset of the block; R of each step from these; R of
+# each step and what leaves the block, step by step.
+
+
 @inlined
 def _parts(g, v):
-    """Of each step p and b (R = p·c + b; the first p is 1), and slope and offset of the block."""
+    """The first p is 1."""
     b1 = fma(v[0], g[0], g[1])
     b2 = fma(v[1], b1, g[2])
     b3 = fma(v[2], b2, g[3])
@@ -42,30 +54,40 @@ def _parts(g, v):
 
 
 @inlined
-def _within(columns):
-    g, v, before = columns
-    p, b, total = _parts(g, v)
-    return (p, b, before), total
-
-
-@inlined
-def _combine(state, total):
-    return (fma(total[0], state[0], total[1]),)
-
-
-@inlined
 def _sums(c, p, b):
     return b[0] + c, fma(p[0], c, b[1]), fma(p[1], c, b[2]), fma(p[2], c, b[3])
 
 
 @inlined
-def _apply(entering, inner):
-    p, b, before = inner
-    return (both(times, before, _sums(entering[0], p, b)),)
+def _step_by_step(c, g, v):
+    r0 = g[0] + c
+    r1 = g[1] + v[0] * r0
+    r2 = g[2] + v[1] * r1
+    r3 = g[3] + v[2] * r2
+    return (r0, r1, r2, r3), v[3] * r3
 
 
-# inf · 0 between two factors is no number, though in their places they may never meet: blocks with
-# an infinite factor go step by step, and blocks beside them as ever.
+@inlined
+def _parts_exclusive(g, v):
+    """The first R is c."""
+    b2 = fma(v[1], g[0], g[1])
+    b3 = fma(v[2], b2, g[2])
+    p2 = v[0] * v[1]
+    p3 = p2 * v[2]
+    return (v[0], p2, p3), (g[0], b2, b3), (p3 * v[3], fma(v[3], b3, g[3]))
+
+
+@inlined
+def _sums_exclusive(c, p, b):
+    return c, fma(p[0], c, b[0]), fma(p[1], c, b[1]), fma(p[2], c, b[2])
+
+
+@inlined
+def _step_by_step_exclusive(c, g, v):
+    r1 = g[0] + v[0] * c
+    r2 = g[1] + v[1] * r1
+    r3 = g[2] + v[2] * r2
+    return (c, r1, r2, r3), g[3] + v[3] * r3
 
 
 @inlined
@@ -74,68 +96,109 @@ def _is_affine(slope):
 
 
 @inlined
-def _step_by_step(c, g, v):
-    r0 = g[0] + c
-    r1 = g[1] + v[0] * r0
-    r2 = g[2] + v[1] * r1
-    return r0, r1, r2, g[3] + v[2] * r2
-
-
-@inlined
-def _careful_within(columns):
-    g, v, before = columns
-    p, b, total = _parts(g, v)
-    return (p, b, before, g, v, total[0]), total + g + v
-
-
-@inlined
-def _careful_combine(state, total):
-    g, v = total[2:6], total[6:]
-    slow = v[3] * _step_by_step(state[0], g, v)[3]
-    return (select(_is_affine(total[0]), fma(total[0], state[0], total[1]), slow),)
-
-
-@inlined
-def _careful_apply(entering, inner):
-    p, b, before, g, v, slope = inner
-    affine = _is_affine(slope)
-    fast, slow = _sums(entering[0], p, b), _step_by_step(entering[0], g, v)
-    r = (
-        select(affine, fast[0], slow[0]),
-        select(affine, fast[1], slow[1]),
-        select(affine, fast[2], slow[2]),
-        select(affine, fast[3], slow[3]),
-    )
-    return (both(times, before, r),)
-
-
-@inlined
 def _may(state, columns):
     v = columns[1]
     return all_lanes(_is_affine(((v[0] * v[1]) * v[2]) * v[3]))
 
 
+def _affine_by(parts: Function, sums: Function) -> tuple[Function, ...]:
+    """within, combine and apply."""
+
+    @inlined
+    def within(columns):
+        g, v, before = columns
+        p, b, total = parts(g, v)
+        return (p, b, before), total
+
+    @inlined
+    def combine(state, total):
+        return (fma(total[0], state[0], total[1]),)
+
+    @inlined
+    def apply(entering, inner):
+        p, b, before = inner
+        return (both(times, before, sums(entering[0], p, b)),)
+
+    return within, combine, apply
+
+
+def _careful_by(parts: Function, sums: Function, step_by_step: Function) -> tuple[Function, ...]:
+    """inf · 0 between two factors is no number, though in their places they may never meet: blocks
+    with an infinite factor go step by step, and blocks beside them as ever."""
+
+    @inlined
+    def within(columns):
+        g, v, before = columns
+        p, b, total = parts(g, v)
+        return (p, b, before, g, v, total[0]), total + g + v
+
+    @inlined
+    def combine(state, total):
+        slow = step_by_step(state[0], total[2:6], total[6:])[1]
+        return (select(_is_affine(total[0]), fma(total[0], state[0], total[1]), slow),)
+
+    @inlined
+    def apply(entering, inner):
+        p, b, before, g, v, slope = inner
+        affine = _is_affine(slope)
+        fast, slow = sums(entering[0], p, b), step_by_step(entering[0], g, v)[0]
+        r = (
+            select(affine, fast[0], slow[0]),
+            select(affine, fast[1], slow[1]),
+            select(affine, fast[2], slow[2]),
+            select(affine, fast[3], slow[3]),
+        )
+        return (both(times, before, r),)
+
+    return within, combine, apply
+
+
 @inlined
-def _rare(state, outputs):
-    return any_nan(outputs[0])
+def _edged(columns, numbers, about):
+    """Before the first element is the initial value."""
+    g, v, before = columns
+    if about[5]:
+        before = at_step(before, spread(about[4], before[0]), numbers, about[3] - 1)
+    return g, v, before
 
 
-CUMPROD_BACKWARD = Walks(
-    Scan(
+@inlined
+def _edged_exclusive(columns, numbers, about):
+    """The last element is in no result: whatever it is, its gradient is 0. What comes before the
+    first is the identity, whatever was given."""
+    g, v, before = columns
+    v, before = at_step(v, 1.0, numbers, about[2]), at_step(before, 1.0, numbers, about[2])
+    if not about[5]:
+        before = at_step(before, 1.0, numbers, about[3] - 1)
+    return g, v, before
+
+
+def _walks(name: str, ways: tuple[Function, ...], edged: Function, ahead: int) -> Walks:
+    within, combine, apply = _careful_by(*ways)
+    scan = Scan(
         neutral=(0.0, 1.0, 1.0),
         work=f64_lanes,
         start=_start,
-        within=_careful_within,
-        combine=_careful_combine,
-        apply=_careful_apply,
-        rare=_rare,
+        within=within,
+        combine=combine,
+        apply=apply,
+        rare=inlined(lambda state, outputs: any_nan(outputs[0])),
         repair=repair,
-        fast=(_may, _within, _combine, _apply),
+        fast=(_may, *_affine_by(*ways[:2])),
+        shown=inlined(lambda state: state),
+        edged=edged,
         inputs=(0, 2, 3),
-        ahead=(0, 0, 1),
-    ),
-    "cumprod_backward",
-    __name__,
+        ahead=(0, 0, ahead),
+    )
+    return Walks(scan, name, __name__)
+
+
+CUMPROD_BACKWARD = _walks("cumprod_backward", (_parts, _sums, _step_by_step), _edged, 1)
+CUMPROD_BACKWARD_EXCLUSIVE = _walks(
+    "cumprod_backward_exclusive",
+    (_parts_exclusive, _sums_exclusive, _step_by_step_exclusive),
+    _edged_exclusive,
+    0,
 )
 
 
@@ -163,9 +226,7 @@ def _guarded(before, r):
     return select(absolute(correction) < INFINITY, _corrected(before, r), before * r[0])
 
 
-def _exact_by(kept: Callable[..., Any], scaled: Callable[..., Any]) -> tuple[Any, ...]:
-    """combine and apply, with kept(number, error) -> the error that goes on."""
-
+def _exact_step(kept: Function) -> Function:
     @inlined
     def step(state, g, v):
         """(R, its error), and the state after it: x·R and what is rounded off."""
@@ -173,6 +234,23 @@ def _exact_by(kept: Callable[..., Any], scaled: Callable[..., Any]) -> tuple[Any
         error = kept(r, state[1] + lost)
         carry, rest = two_product(v, r)
         return (r, error), (carry, kept(carry, fma(v, error, rest)))
+
+    return step
+
+
+def _exact_step_exclusive(kept: Function) -> Function:
+    @inlined
+    def step(state, g, v):
+        carry, rest = two_product(v, state[0])
+        error = kept(carry, fma(v, state[1], rest))
+        r, lost = two_sum(g, carry)
+        return state, (r, kept(r, error + lost))
+
+    return step
+
+
+def _exact_by(step: Function, scaled: Function) -> tuple[Function, ...]:
+    """combine and apply."""
 
     @inlined
     def combine(state, total):
@@ -204,22 +282,28 @@ def _fits(state, outputs):
     return stays_in_range(state, outputs) and all_lanes(size < INFINITY)
 
 
-_combine_exact, _apply_exact = _exact_by(error_in_range, _guarded)
-
-CUMPROD_BACKWARD_F64 = Walks(
-    Scan(
+def _exact_walks(name: str, step_by: Function, edged: Function, ahead: int) -> Walks:
+    """step_by(kept) has kept(number, error) -> the error that goes on."""
+    combine, apply = _exact_by(step_by(error_in_range), _guarded)
+    scan = Scan(
         neutral=(0.0, 1.0, 1.0),
         work=f64_lanes,
         start=_start_exact,
         within=_within_exact,
-        combine=_combine_exact,
-        apply=_apply_exact,
+        combine=combine,
+        apply=apply,
         repair=repair,
-        trial=(_fits, _within_exact, *_exact_by(any_error, _corrected)),
+        trial=(_fits, _within_exact, *_exact_by(step_by(any_error), _corrected)),
         serial=True,
+        shown=inlined(lambda state: (state[0] + state[1],)),
+        edged=edged,
         inputs=(0, 2, 3),
-        ahead=(0, 0, 1),
-    ),
-    "cumprod_backward_f64",
-    __name__,
+        ahead=(0, 0, ahead),
+    )
+    return Walks(scan, name, __name__)
+
+
+CUMPROD_BACKWARD_F64 = _exact_walks("cumprod_backward_f64", _exact_step, _edged, 1)
+CUMPROD_BACKWARD_F64_EXCLUSIVE = _exact_walks(
+    "cumprod_backward_f64_exclusive", _exact_step_exclusive, _edged_exclusive, 0
 )

@@ -6,7 +6,7 @@ from pullback.cpu.blocks import each, running
 from pullback.cpu.emit import inlined
 from pullback.cpu.memory import STORAGE, filled_wide
 from pullback.cpu.numerics import finite_or_zero, one_nan_each, plus, two_sum
-from pullback.cpu.scan import Scan
+from pullback.cpu.scan import Scan, exclusive_of
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import any_lane, is_nan, select, splat
 from pullback.cpu.walks import Walks
@@ -82,19 +82,31 @@ def _repair(outputs):
     return (one_nan_each(outputs[0]),)
 
 
-CUMSUM = Walks(
-    Scan(
-        neutral=(-0.0,),
-        work=_work,
-        start=_start,
-        within=_within,
-        combine=_combine,
-        apply=_apply,
-        rare=_is_nan,
-        repair=_repair,
-        carried=_carried,
-        rebased=_rebased,
-    ),
-    "cumsum",
-    __name__,
+@inlined
+def _begun(none, initial):
+    return (initial, *none[1:])
+
+
+# The sum of nothing is 0.0.
+@inlined
+def _start_exclusive(p, n):
+    none = _start(p, n)
+    return (none[0], 0.0 - none[1], *none[2:])
+
+
+_SCAN = Scan(
+    neutral=(-0.0,),
+    work=_work,
+    start=_start,
+    within=_within,
+    combine=_combine,
+    apply=_apply,
+    rare=_is_nan,
+    repair=_repair,
+    carried=_carried,
+    rebased=_rebased,
+    shown=_carried,
+    begun=_begun,
 )
+CUMSUM = Walks(_SCAN, "cumsum", __name__)
+CUMSUM_EXCLUSIVE = Walks(exclusive_of(_SCAN, start=_start_exclusive), "cumsum_exclusive", __name__)
