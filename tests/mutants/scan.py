@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "scans: shared chunks start from nothing",
         "cpu/walks.py",
-        "                base = received(link, base)",
-        "                base = carried(none)",
+        "                first, base = none, received(link, base)",
+        "                first = none",
         "dropped carry where threads share a line",
         (Suite("test_scan_kernels.py", "a_long_line_is_shared"),),
     ),

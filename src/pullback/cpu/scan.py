@@ -105,7 +105,7 @@ def _delayed(first, outputs):
 def exclusive_of(scan: Scan, **changes: Any) -> Scan:
     """The scan whose results are those of the state before each step. Where tiles leave the state
     as it is, that is the same."""
-    shown = scan.shown
+    shown: Any = scan.shown
 
     def delayed(apply: Callable[..., Any]) -> Callable[..., Any]:
         return inlined(lambda entering, inner: _delayed(shown(entering), apply(entering, inner)))
