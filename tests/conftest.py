@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
+
+os.environ.setdefault("PULLBACK_NOTICE", "0")  # processes of tests are asked what they print
 
 from pullback.contract.element import ElementKind
 from pullback.contract.settings import SAFE

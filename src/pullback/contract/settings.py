@@ -16,3 +16,6 @@ SAFE: Final = _is_set("PULLBACK_SAFE")
 
 # Whether spinning OpenMP threads may run our chunks, see cpu/openmp.py.
 OPENMP: Final = not SAFE and os.environ.get("PULLBACK_OPENMP", "").strip() != "0"
+
+# Whether a first call that compiles for longer than a second says so on stderr.
+NOTICE: Final = os.environ.get("PULLBACK_NOTICE", "").strip() != "0"

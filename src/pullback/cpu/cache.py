@@ -40,7 +40,14 @@ _ROOT = Path(__file__).resolve().parent.parent
 _NAMES = r"(?: import ([^\n(]*(?:\([^)]*\))?))?"
 _WORD = re.compile(r"\w+")
 # Modules that kernels import and that have no part in their code: an edit there compiles nothing.
-_ASIDE = frozenset(("pullback.cpu.store", "pullback.contract.errors", "pullback.contract.imports"))
+_ASIDE = frozenset(
+    (
+        "pullback.contract.errors",
+        "pullback.contract.imports",
+        "pullback.cpu.notice",
+        "pullback.cpu.store",
+    )
+)
 _IMPORT = re.compile(r"^[ \t]*(?:from|import) (pullback[\w.]*)" + _NAMES, re.MULTILINE)
 
 

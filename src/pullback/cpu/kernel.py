@@ -25,6 +25,7 @@ from pullback.contract.element import ElementKind
 from pullback.contract.imports import IMPORTS, guard_forks, uninterrupted
 from pullback.cpu.cache import POLICY, KernelCache, cache_folder, module_hash, source_hash
 from pullback.cpu.linking import linked_into
+from pullback.cpu.notice import compiling
 
 __all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
 
@@ -159,8 +160,9 @@ def cached(function: Callable[..., Any], **policy: Any) -> Any:
 def native_address(dispatcher: Any, signature: Any) -> int:
     """Compile (or load) `dispatcher` for `signature` and give its address as a C function."""
     # Numba's own lock comes second. LLVM calls back to Python, where exceptions would be lost.
-    with IMPORTS, uninterrupted():
-        with linked_into(dispatcher.py_func.__qualname__):
+    name = dispatcher.py_func.__qualname__
+    with IMPORTS, uninterrupted(), compiling(name):
+        with linked_into(name):
             dispatcher.compile(signature)
         result = dispatcher.get_compile_result(signature)
         return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
