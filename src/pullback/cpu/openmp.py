@@ -2,6 +2,7 @@
 
 PyTorch's OpenMP workers spin for milliseconds after each op and hold cores on which our own workers
 would have to queue: small calls right after a torch op are 1.05 to 1.77 times faster this way.
+Gain (OpenMP threads after a torch op): softmax 512x512 f32 1.77.
 PULLBACK_OPENMP=0 switches it off.
 
 A worker is spinning if its CPU-time clock advances between two reads: it only advances while the
