@@ -102,11 +102,13 @@ def plain(trial: Trial) -> Outcome:
     return outcome(lambda: trial.subject.function(**fresh, **trial.options))
 
 
-def planned(trial: Trial, arguments: dict[str, Any]) -> Any:
-    """What the function asks of its plan; None if it refuses, or does more than run one plan."""
+def planned(trial: Trial, arguments: dict[str, Any], any_plan: bool = False) -> Any:
+    """What the function asks of its plan; None if it refuses, or does more than run one plan. With
+    `any_plan`, also of a plan whose results are not yet those of the function."""
     function = trial.subject.function
+    given = {**function.defaults, **arguments}
     try:
-        return function.body(**function.views({**function.defaults, **arguments}))
+        return function.planned(given) if any_plan else function.body(**function.views(given))
     except PullbackError:
         return None
 

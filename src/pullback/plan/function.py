@@ -266,6 +266,11 @@ class Function:
         """The arguments with what may be left out and is found in arrays at hand."""
         return arguments
 
+    def planned(self, arguments: dict[str, Any]) -> Call:
+        """What a call by all these arguments asks of a plan."""
+        call: Call = self.body(**self.views(arguments))
+        return call
+
     def views(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with every array replaced by a view of it, checked to be of one family."""
         views, family = dict(arguments), ""

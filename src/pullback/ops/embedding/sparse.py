@@ -59,6 +59,12 @@ class SparseFunction(Function):
             found = found[0] + 0, found[1] + 0
         return tuple(_like(args[0], part) for part in found) if family == "jax" else found
 
+    def planned(self, given: dict[str, Any]) -> Call:
+        if given.get("sparse") is not True or str(given.get("mode")).endswith("max"):
+            return super().planned(given)
+        kept = {k: v for k, v in given.items() if k not in ("sparse", "accumulate_into")}
+        return self.received.planned(kept)
+
     @once
     def received(self) -> Function:
         """(gradients, rows) of the rows that received something, in tables for as many as may; the
