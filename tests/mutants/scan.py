@@ -203,7 +203,7 @@ MUTANTS = (
         "        return self.leads - int(self.exclusive)",
         "        return self.leads",
         "workspace of another shape than is scanned",
-        (laws("logcumsumexp"), Suite("test_extended_scans.py", "exclusive")),
+        (laws("logcumsumexp_backward"), Fuzz("logcumsumexp"), Fuzz("logcumsumexp_backward")),
     ),
     Mutant(
         "extrema: an initial value is as good as none",
