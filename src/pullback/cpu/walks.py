@@ -62,24 +62,25 @@ PIECEWISE_WALKS: Final = ("along", "across")  # which run on pieces of lines
 class Walks:
     """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared; and
     those whose steps run against memory order, which end in _back. Each is an attribute of its
-    module too: a program that JAX exported finds its kernels by name."""
+    module too: a program that JAX exported finds its kernels by name. `pieces`: there are kernels
+    that run on pieces of lines, too; exclusive scans of pieces are plain ones of staged tensors."""
 
-    def __init__(self, scan: Scan, name: str, module: str) -> None:
+    def __init__(self, scan: Scan, name: str, module: str, pieces: bool = True) -> None:
         self.scan = scan
         self.shares = scan.carried is not None
         bodies = {"along": _along, "lines": _lines, "across": _across}
         if self.shares:
             bodies["shared"] = _shared
-        pieces = Pieces(scan)
+        shared = Pieces(scan)
         self.kernels: dict[str, Kernel] = {}
         for walk, make in bodies.items():
-            body = inlined(make(scan, pieces))
+            body = inlined(make(scan, shared))
             for suffix, back in (("", 0), ("_back", 1)):
                 if walk != "across" or not back:
                     full = f"{name}_{walk}{suffix}"
                     kernel = self.kernels[walk + suffix] = _kernel(body, back, full, module)
                     setattr(sys.modules[module], full, kernel)
-                    if walk in PIECEWISE_WALKS:
+                    if pieces and walk in PIECEWISE_WALKS:
                         once = inlined(_with_direction(body, back))
                         piecewise = add_piecewise(kernel, once, AXIS, module)
                         setattr(sys.modules[module], f"{full}_pieces", piecewise)

@@ -217,7 +217,7 @@ def walks_of(least: bool, last: bool, positions: bool, exclusive: bool = False) 
     name = f"{'cummin' if least else 'cummax'}_{'last' if last else 'first'}"
     scan = (_positions if positions else _values)((least, last))
     name += "_positions" * positions + "_exclusive" * exclusive
-    return Walks(exclusive_of(scan) if exclusive else scan, name, __name__)
+    return Walks(exclusive_of(scan) if exclusive else scan, name, __name__, not exclusive)
 
 
 def __getattr__(name: str) -> Kernel:
