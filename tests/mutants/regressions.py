@@ -56,9 +56,9 @@ MUTANTS = (
     ),
     Mutant(
         "torch.jit.trace: a known call returns a constant",
-        "frontends/torch_launch.py",
-        "            torch._C._is_tracing: False,\n",
-        "",
+        "internals/torch.py",
+        ", tracing: False}",
+        "}",
         "a traced graph holds the result of the call it was traced with",
         (Suite("test_torch_tracing.py", "jit_trace_records"),),
     ),

@@ -19,6 +19,7 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pullback.frontends.jax_site import Site
+from pullback.internals.jax import ask_for_devices
 from pullback.ops.axes import Axes, Names, axes_of
 
 Array = Any
@@ -108,7 +109,7 @@ def as_typed(array: Array, model: Any) -> Array:
 
 def partitioned(primitive: Any, run: Run) -> Callable[..., Any]:
     """The lowering of a primitive that `run` computes, for one device or for several."""
-    _ask_for_devices(primitive)
+    ask_for_devices(primitive)
     plain = mlir.lower_fun(run, multiple_results=True)
 
     def lower(ctx: Any, *values: Any, site: Site) -> Any:
@@ -126,16 +127,6 @@ def partitioned(primitive: Any, run: Run) -> Callable[..., Any]:
         return found
 
     return lower
-
-
-def _ask_for_devices(primitive: Any) -> None:
-    """Have the lowering told of its devices. Where this JAX cannot be asked, calls are lowered as
-    if for one, and XLA gathers their operands."""
-    try:
-        from jax._src.dispatch import prim_requires_devices_during_lowering as primitives
-    except ImportError:
-        return
-    primitives.add(primitive)
 
 
 def _is_spread(ctx: Any) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad, profiler
+from torch.autograd import profiler
 from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
@@ -30,22 +30,24 @@ from pullback.frontends.torch_launch import (
     summarise,
 )
 from pullback.frontends.torch_library import dispatch, override
+from pullback.internals.torch import (
+    forward_mode,
+    modes,
+    profiling,
+    tracing,
+    transforms,
+    unwrap_if_dead,
+)
 from pullback.plan.function import Function
-
-_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._functorch.peek_interpreter_stack
-_forward_mode = torch._C._is_fwd_grad_enabled
-_tracing = torch._C._is_tracing
-_unwrap = torch._C._functorch.unwrap_if_dead
 
 
 def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """Run `function` on torch tensors."""
-    if _modes() or _tracing():
+    if modes() or tracing():
         return dispatch(function, args, options, out)
-    if _transforms() is not None or (forward_ad._current_level >= 0 and _forward_mode()):
+    if transforms() is not None or forward_mode():
         return transform(function, args, options, out)
-    if profiler._is_profiler_enabled:  # the dispatcher names what it sees; it does not see this
+    if profiling():  # the dispatcher names what it sees; it does not see this
         with profiler.record_function(f"pullback::{function.name}"):
             return _plain_call(function, args, options, out)
     return _plain_call(function, args, options, out)
@@ -53,9 +55,7 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
 
 def is_plain(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether a call on these tensors would go to the kernel, with nothing to record."""
-    if _modes() or _tracing() or _transforms() is not None:
-        return False
-    if forward_ad._current_level >= 0 and _forward_mode():
+    if modes() or tracing() or transforms() is not None or forward_mode():
         return False
     recording = torch.is_grad_enabled()
     return all(
@@ -167,7 +167,7 @@ def _unwrapped(function: Function, args: tuple[Any, ...], options: dict[str, Any
 
 
 def _bare(value: Any) -> Any:
-    return _unwrap(value) if isinstance(value, torch.Tensor) else value
+    return unwrap_if_dead(value) if isinstance(value, torch.Tensor) else value
 
 
 def _touch(results: Any) -> None:

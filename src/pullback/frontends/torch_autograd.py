@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType
 
 from pullback.contract.errors import Unsupported
+from pullback.internals.torch import jvp_levels, transforms
 from pullback.ops.calculus import asked, each
 from pullback.ops.calculus import batched as in_one
 from pullback.plan.function import Function
@@ -172,7 +172,7 @@ def _pulled(
     cotangents: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Gradients of what `run` is given, from those of what it gives; None for what it ignores."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if transforms() is not None:
         return _pulled_inside(run, primals, cotangents)
     again = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -307,8 +307,7 @@ def batched(
 
 def transform(function: Function, args: tuple[Any, ...], options: dict[str, Any], out: Any) -> Any:
     """Run a function under torch.func transforms or forward mode."""
-    levels = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
-    if levels.count(TransformType.Jvp) > 1:
+    if jvp_levels() > 1:
         # PyTorch loses the outer tangent in the jvp of any autograd.Function, without a word.
         raise NotImplementedError(
             f"pullback.{function.name}: forward mode over forward mode; use torch.func.jacrev or "

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.callback import on_compile_end
 
 from pullback.frontends.torch_autograd import plain_ids
 from pullback.frontends.torch_library import FUNCTIONS, dispatch
+from pullback.internals.torch import on_compile_end
 from pullback.plan.function import Function
 
 
@@ -57,7 +57,7 @@ for _function in FUNCTIONS.values():
         _function.graphed = _with_ids(_function.graphed, _places)
 
 
-@on_compile_end  # type: ignore[untyped-decorator]
+@on_compile_end
 def _without_looking(_: Any) -> None:
     """From the next graph on, functions without ids are nodes as they are. Not in the one that is
     traced now: where torch.compile begins it anew, it must come by the same calls again."""

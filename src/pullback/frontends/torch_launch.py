@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad, profiler
 
 from pullback.contract.element import TABLE
 from pullback.contract.errors import BufferTooSmall, Unsupported
@@ -20,6 +19,7 @@ from pullback.cpu.dispatch_guard import DispatchGuard
 from pullback.cpu.headers import DESCRIBERS, Describer
 from pullback.cpu.interpreter import capsule_address
 from pullback.frontends.prepared import PreparedCall, prepare_call
+from pullback.internals.torch import empty_strided, plain_call_conditions
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember
 from pullback.plan.public import CACHEABLE
@@ -138,20 +138,12 @@ def _slow_address(tensor: Any, needed: int) -> int:
     return 0 if tensor is None else torch_address(tensor, needed)
 
 
-def _empty_strided(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype)
-
-
-# The allocator without the dispatcher in front of it, where this torch has it.
-_small = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
-
-
 def _allocator_of(spec: TensorSpec) -> Callable[[], torch.Tensor]:
     """What makes fresh contiguous tensors that own their memory."""
     shape, dtype = tuple(map(int, spec.shape)), DTYPES[spec.element]
     strides, size = contiguous_strides(shape), prod(shape) * spec.element.itemsize
     if size < _LARGE:
-        return partial(_small, shape, strides, dtype)
+        return partial(empty_strided, shape, strides, dtype)
 
     pooled = OutputAllocator((size,), _BYTES)
 
@@ -211,8 +203,8 @@ def _dispatch_guard() -> DispatchGuard | None:
     if SAFE:
         return None
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    storage = storage_words()
-    if capsule is None or storage is None:
+    storage, conditions = storage_words(), plain_call_conditions()
+    if capsule is None or storage is None or conditions is None:
         return None
     api = capsule_address(capsule, b"dlpack_exchange_api")
     major = ctypes.c_uint32.from_address(api).value
@@ -227,12 +219,7 @@ def _dispatch_guard() -> DispatchGuard | None:
         torch.Tensor.is_neg,
         "requires_grad",
         torch.is_grad_enabled,
-        {
-            torch._C._len_torch_dispatch_stack: 0,
-            torch._C._functorch.peek_interpreter_stack: None,
-            torch._C._is_tracing: False,
-        },
-        ((forward_ad, "_current_level", -1), (profiler, "_is_profiler_enabled", False)),
+        *conditions,
     )
 
 

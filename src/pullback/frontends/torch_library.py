@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import pullback
 from pullback.contract.element import describe
@@ -31,6 +30,7 @@ from pullback.frontends.torch_autograd import (
 )
 from pullback.frontends.torch_gpu import on_gpu
 from pullback.frontends.torch_launch import DTYPES, PLAIN, launch
+from pullback.internals.torch import below_autograd, forward_mode, transforms
 from pullback.plan.function import Function
 from pullback.plan.launch import check_tensor, index_elsewhere
 from pullback.plan.public import RETURNS
@@ -53,10 +53,6 @@ _TYPES = {
     "float | None": "float?",
     "bool": "bool",
 }
-
-_transforms = torch._C._functorch.peek_interpreter_stack
-_BelowAutograd = torch._C._AutoDispatchBelowAutograd
-
 
 # Kernels look in the call cache first: a compiled graph repeats its calls. Above autograd the cache
 # sees to gradients; below it none may be recorded, so it is used only where none is wanted.
@@ -218,14 +214,14 @@ class Op:
         """Above the kernels: record what a gradient needs."""
         arguments = self.arguments(args, options)
         tensors = [a for a in arguments.values() if isinstance(a, Tensor)]
-        forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
-        if forward and _transforms() is None:
+        forward = forward_mode()
+        if forward and transforms() is None:
             return transform(self.function, (), arguments, None)
         graded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if not graded and not forward:
-            with _BelowAutograd():
+            with below_autograd():
                 return self.op(*args, **options)
-        if _transforms() is not None:
+        if transforms() is not None:
             raise NotImplementedError(
                 f"torch.ops.pullback.{self.name}: under torch.func call pullback."
                 f"{self.function.name}, outside of torch.compile"
@@ -233,7 +229,7 @@ class Op:
         autograd = AutogradPlan(self.function, arguments)
 
         def run() -> Any:
-            with _BelowAutograd():
+            with below_autograd():
                 return dispatch(self.function, (), {**arguments, **autograd.extra}, None)
 
         named = (arguments[name] for name in autograd.names)

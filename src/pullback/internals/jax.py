@@ -1,0 +1,18 @@
+"""What is used of JAX beyond its documented API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MISSING: list[str] = []
+
+
+def ask_for_devices(primitive: Any) -> None:
+    """Have the lowering of a primitive told of its devices. Where this JAX cannot be asked, calls
+    are lowered as if for one, and XLA gathers their operands."""
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering as primitives
+    except ImportError:
+        MISSING.append("_src.dispatch.prim_requires_devices_during_lowering")
+        return
+    primitives.add(primitive)
