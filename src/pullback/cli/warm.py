@@ -62,6 +62,14 @@ def warm(
 def _leave_quietly() -> None:
     """Ctrl-C reaches the helping processes too: they just end, without a word each."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _be_quiet()
+
+
+def _be_quiet() -> None:
+    """That kernels are compiled is what was asked for."""
+    from pullback.cpu.notice import compiling
+
+    compiling.told = True
 
 
 def _compiled(
@@ -74,6 +82,7 @@ def _compiled(
     from pullback.bench.inventory import compile_ahead
 
     if jobs == 1:
+        _be_quiet()
         yield from ((*step, compile_ahead(*step)) for step in todo)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_leave_quietly) as pool:
