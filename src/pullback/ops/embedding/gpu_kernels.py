@@ -60,14 +60,14 @@ def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     if offsets is None:
         tl.store(borders + k, k * step, mask=k <= bags)
-        return
-    known = k < given
-    value = tl.load(offsets + k * step, mask=known, other=0).to(tl.int64)
-    before = tl.load(offsets + (k - 1) * step, mask=known & (k > 0), other=0).to(tl.int64)
-    bad = (value < before) | (value < 0) | (value > count) | ((k == 0) & (value != 0))
-    tl.store(wrong + tl.program_id(0), tl.min(tl.where(known & bad, k, given), 0))
-    border = tl.where(known, tl.minimum(tl.maximum(value, 0), count), count)
-    tl.store(borders + k, border, mask=k <= bags)
+    else:
+        known = k < given
+        value = tl.load(offsets + k * step, mask=known, other=0).to(tl.int64)
+        before = tl.load(offsets + (k - 1) * step, mask=known & (k > 0), other=0).to(tl.int64)
+        bad = (value < before) | (value < 0) | (value > count) | ((k == 0) & (value != 0))
+        tl.store(wrong + tl.program_id(0), tl.min(tl.where(known & bad, k, given), 0))
+        border = tl.where(known, tl.minimum(tl.maximum(value, 0), count), count)
+        tl.store(borders + k, border, mask=k <= bags)
 
 
 @triton.jit

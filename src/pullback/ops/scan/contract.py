@@ -203,9 +203,12 @@ def staged_backward(desc: ScanDescriptor) -> tuple[Staged, ...]:
 
 
 def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
-    """What the kernels of a scan know of its extension themselves."""
+    """What the kernels of a scan know of its extension themselves. Exclusive extrema are staged:
+    with ties and positions they would be sixty kernels more."""
     if backward:
         own = desc.kind is ScanKind.CUMSUM or (desc.kind is ScanKind.CUMPROD and keeps_y(desc))
+    elif desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN):
+        own = not desc.exclusive
     else:
         own = desc.kind is not ScanKind.LOG_CUMSUM_EXP
     return Extension.of(desc, own and desc.num_pieces is None)

@@ -52,7 +52,7 @@ def _extremum(desc: Any, positions: bool) -> Walks:
     from pullback.ops.scan.cpu_cummax import walks_of
 
     least, last = desc.kind is ScanKind.CUMMIN, desc.ties is TieRule.LAST
-    return walks_of(least, last, positions, desc.exclusive)
+    return walks_of(least, last, positions)
 
 
 _FORWARD: dict[ScanKind, Callable[..., Walks]] = {

@@ -16,7 +16,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.memory import filled
 from pullback.cpu.numerics import INFINITY, any_nan
-from pullback.cpu.scan import Scan, exclusive_of
+from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import any_lane, is_nan, maximum, minimum, select, splat
 from pullback.cpu.walks import Walks
@@ -212,19 +212,18 @@ def parted(pairs):
 
 
 @cache
-def walks_of(least: bool, last: bool, positions: bool, exclusive: bool = False) -> Walks:
+def walks_of(least: bool, last: bool, positions: bool) -> Walks:
     """Of minima, with the last of equal elements, with positions."""
     name = f"{'cummin' if least else 'cummax'}_{'last' if last else 'first'}"
     scan = (_positions if positions else _values)((least, last))
-    name += "_positions" * positions + "_exclusive" * exclusive
-    return Walks(exclusive_of(scan) if exclusive else scan, name, __name__, not exclusive)
+    return Walks(scan, name + "_positions" * positions, __name__)
 
 
 def __getattr__(name: str) -> Kernel:
     """A kernel by its name, for programs that were laid out by another process."""
-    kind, tie, *rest = name.split("_")[:4] if name.count("_") > 1 else ("", "")
+    kind, tie, *rest = name.split("_")[:3] if name.count("_") > 1 else ("", "")
     if kind in ("cummax", "cummin") and tie in ("first", "last"):
-        walks_of(kind == "cummin", tie == "last", "positions" in rest, "exclusive" in rest)
+        walks_of(kind == "cummin", tie == "last", "positions" in rest)
         if name in globals():
             found: Kernel = globals()[name]
             return found
