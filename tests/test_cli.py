@@ -102,7 +102,7 @@ def test_an_op_shows_all_its_kinds(
         (("report", "pyproject.toml"), "is not a result"),
         (("demo", "--dtype", "f8"), "no dtype is called 'f8'"),
         (("verify", "nothing"), "no op or family is called"),
-        (("warm", "nothing"), "no family is called"),
+        (("warm", "nothing"), "no family or function is called"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -23,7 +23,7 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
-from pullback.contract.imports import imported
+from pullback.contract.imports import imported, resolve
 from pullback.contract.kinds import (
     BackendKind,
     BinaryKind,
@@ -79,10 +79,14 @@ _VOCABULARY = [
     "get_num_threads",
     "set_cache_limit",
     "set_num_threads",
+    "warm",
 ]
 
 # Imported when first used, as `pullback.patch` or by an import of their own.
 _SUBMODULES = ("compat", "patch", "plans", "torch")
+
+# The same for names that need more than a family.
+_LATE = {"warm": "pullback.bench.ahead:warm"}
 
 # The folders of ops/ are the registry. Each is imported when the first of its names is used.
 _PAGES = {
@@ -127,6 +131,9 @@ def __getattr__(name: str) -> Any:
         return globals()[name]
     if name in _SUBMODULES:
         return imported(f"pullback.{name}")
+    if name in _LATE:
+        globals()[name] = resolve(_LATE[name])
+        return globals()[name]
     if not name.startswith("__"):
         for family in sorted(_FAMILIES, key=lambda family: not _spells(family, name)):
             _load(family)

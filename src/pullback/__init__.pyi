@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+from pullback.bench.ahead import warm as warm
 from pullback.contract.element import ElementKind as ElementKind
 from pullback.contract.element import IndexElementKind as IndexElementKind
 from pullback.contract.errors import BufferTooSmall as BufferTooSmall
@@ -4275,4 +4276,5 @@ __all__: list[str] = [
     "sparsemax_backward",
     "sparsemax_loss",
     "sparsemax_loss_backward",
+    "warm",
 ]

@@ -218,8 +218,9 @@ def _tensor(slot: Slot, descriptor: Any, index: ElementKind, layout: Any) -> Any
     return layout(np.empty(shape, element.dtype)) if shape else np.empty(shape, element.dtype)
 
 
-def launches(plan: AnyPlan, element: ElementKind) -> Iterator[str]:
-    """Lay out a record's plans for every size, option and layout; each step compiles what is new.
+def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iterator[str]:
+    """Lay out a record's plans, or those of one op, for every size, option and layout; each step
+    compiles what is new.
 
     Nothing runs and no large memory is touched: pages that are never written do not exist."""
     slots = plan.record.slots
@@ -228,7 +229,7 @@ def launches(plan: AnyPlan, element: ElementKind) -> Iterator[str]:
     )
     for size in SIZES:
         for descriptor in descriptors(plan, size, options=size is SMALL):
-            if descriptor.element is not element:
+            if descriptor.element is not element or op not in (None, plan.record.op(descriptor)):
                 continue
             ready = plan.select(Stream.cpu(), descriptor)
             yield f"{ready.op} {element.value}"
@@ -262,15 +263,15 @@ def _calls() -> Iterator[None]:
         yield problem.subject.function.wrapper(problem.arguments["x"])
 
 
-def compile_ahead(name: str, element: ElementKind) -> str:
-    """All launches of a plan class for one dtype, or CALLS; what went wrong, or nothing. Takes
-    names, so that another process can be asked."""
+def compile_ahead(name: str, element: ElementKind, op: str | None = None) -> str:
+    """All launches of a plan class for one dtype (of one op, if it is named), or CALLS; what went
+    wrong, or nothing. Takes names, so that another process can be asked."""
     gc.disable()  # a compiler makes many objects and keeps most: looking through them is a sixth
     try:
-        for _ in _calls() if name == CALLS else launches(_plan_named(name), element):
+        for _ in _calls() if name == CALLS else launches(_plan_named(name), element, op):
             pass
     except Exception as error:  # a kernel that does not compile must not keep the others
-        return f"{name} {element.value}: {type(error).__name__}: {error}"
+        return f"{op or name} {element.value}: {type(error).__name__}: {error}"
     finally:
         gc.enable()
     return ""
