@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import pickle
@@ -31,6 +32,12 @@ from pullback.contract.element import ElementKind
 
 HASTE = Effort(rounds=2, seconds=0.0, least=1, sample=1e-5)
 TINY = "lerp backward 8x8 f32|segment_sum forward 16x4 f32"
+
+
+@pytest.fixture(autouse=True)
+def _no_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers collect garbage between rows: among the objects of a whole suite that takes long."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 def _track(base: Version | None = None, **more: Any) -> Track:
