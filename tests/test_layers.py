@@ -17,7 +17,10 @@ FILES = sorted(ROOT.rglob("*.py"))
 MODULES = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p in FILES}
 
 # Each package may import from itself and from the packages before it.
-ORDER = ("contract", "tensor", "cpu", "gpu", "internals", "plan", "ops", "frontends", "torch")
+ORDER = (
+    *("contract", "tensor", "cpu", "gpu", "internals", "plan", "ops", "frontends", "distributed"),
+    "torch",
+)
 ABOVE = ("verify", "fuzz", "bench", "cli")
 RANK = {package: rank for rank, package in enumerate((*ORDER, *ABOVE))}
 

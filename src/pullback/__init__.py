@@ -83,7 +83,7 @@ _VOCABULARY = [
 ]
 
 # Imported when first used, as `pullback.patch` or by an import of their own.
-_SUBMODULES = ("compat", "patch", "plans", "torch")
+_SUBMODULES = ("compat", "distributed", "patch", "plans", "torch")
 
 # The same for names that need more than a family.
 _LATE = {"warm": "pullback.bench.ahead:warm"}

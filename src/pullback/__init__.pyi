@@ -136,6 +136,7 @@ from pullback.ops.segment.contract import SegmentDescriptor
 from pullback.ops.segment.contract import TiedDescriptor
 from pullback.plan.plan import Plan
 from pullback import compat as compat
+from pullback import distributed as distributed
 from pullback import patch as patch
 from pullback import plans as plans
 from pullback import torch as torch

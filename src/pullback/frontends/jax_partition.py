@@ -8,6 +8,7 @@ On explicit meshes shardings are part of a type, and `result_specs` finds those 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -113,6 +114,12 @@ def partitioned(primitive: Any, run: Run) -> Callable[..., Any]:
     plain = mlir.lower_fun(run, multiple_results=True)
 
     def lower(ctx: Any, *values: Any, site: Site) -> Any:
+        # Types are those of the trace, which may have been under another setting than this is.
+        wide = any(a.dtype.itemsize == 8 for a in (*ctx.avals_in, *ctx.avals_out))
+        with jax.enable_x64(True) if wide else nullcontext():
+            return lowered(ctx, *values, site=site)
+
+    def lowered(ctx: Any, *values: Any, site: Site) -> Any:
         if ctx.module_context.lowering_parameters.for_export:
             return plain(ctx, *values, site=site, exported=True)
         if not _is_spread(ctx):

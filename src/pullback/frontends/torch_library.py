@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 import pullback
+from pullback.arrival import after_import
 from pullback.contract.element import describe
 from pullback.contract.errors import BufferTooSmall, InvalidProblem, Unsupported
+from pullback.contract.imports import resolve
 from pullback.frontends.torch_autograd import (
     AutogradPlan,
     EagerFunction,
@@ -65,6 +67,9 @@ def kernel({signature}):
 """
 
 
+REGISTERED: dict[Any, Op] = {}  # by overload
+
+
 class Op:
     """One overload of a function, by its features: flags that are set, and what it takes in place
     of tensors or of extents. Flags that are not set are no part of its schema."""
@@ -84,6 +89,7 @@ class Op:
         self.names = [*needed, *self.given, *own[len(needed) :], *self.flags]
         _LIBRARY.define(self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         self.op = getattr(getattr(torch.ops.pullback, function.name), overload or "default")
+        REGISTERED[self.op] = self
         if self.extents:
             _LIBRARY.impl(self.name, self.read, "CompositeImplicitAutograd")
             return
@@ -286,6 +292,14 @@ def _tell_torchscript() -> None:
 
 
 _tell_torchscript()
+
+
+def _tell_dtensor() -> None:
+    """Have DTensor ask what to do with the parts of a tensor."""
+    resolve("pullback.distributed.torch_dtensor:register")()
+
+
+after_import("torch.distributed.tensor", _tell_dtensor)
 
 
 def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:

@@ -16,3 +16,13 @@ def ask_for_devices(primitive: Any) -> None:
         MISSING.append("_src.dispatch.prim_requires_devices_during_lowering")
         return
     primitives.add(primitive)
+
+
+def varying(x: Any) -> frozenset[Any]:
+    """Axes of the mesh along which devices hold different values, inside of shard_map; empty where
+    types do not say. JAX 0.10 has renamed the attribute."""
+    import jax
+
+    kind = jax.typeof(x)
+    found = getattr(getattr(kind, "mat", None), "varying", None)
+    return frozenset(getattr(kind, "vma", ()) if found is None else found)

@@ -116,3 +116,24 @@ def on_compile_end(told: Callable[[Any], None]) -> None:
         MISSING.append("_dynamo.callback.on_compile_end")
         return
     register(told)
+
+
+# --- collectives --------------------------------------------------------------------------------
+
+
+def all_gather_tensor(x: torch.Tensor, axis: int, group: Any) -> torch.Tensor:
+    """What all ranks have, along an axis: a functional collective, which graphs can hold, or else
+    one that writes."""
+    import torch.distributed as dist
+
+    try:
+        from torch.distributed import _functional_collectives as functional
+    except ImportError:
+        MISSING.append("distributed._functional_collectives")
+        shape = (x.shape[0] * dist.get_world_size(group), *x.shape[1:])
+        found = x.new_empty(shape)
+        dist.all_gather_into_tensor(found, x, group)
+        return found
+    # Renamed in PyTorch 2.13.
+    gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    return functional.wait_tensor(gather(x, axis, group))

@@ -22,11 +22,12 @@ Shapes = Mapping[str, Shape]
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Names of the axes of each tensor argument and of the results (of further ones: as the last),
-    and which of them are free."""
+    which of them are free, and the one along which the function works, if there is one."""
 
     arguments: Mapping[str, Names]
     results: tuple[Names, ...]
     free: frozenset[str]
+    along: str = ""
 
     def result(self, number: int) -> Names:
         return self.results[min(number, len(self.results) - 1)]
@@ -63,46 +64,78 @@ def _named(pattern: str, counts: Mapping[str, int]) -> Names:
     return tuple(names)
 
 
-def along_axis(op: str) -> Rule:
-    """Tensors and results of one shape, and an axis along which something happens."""
+def along_axis(op: str, results: Sequence[str] = ("",), beside: Sequence[str] = ()) -> Rule:
+    """Tensors that broadcast to one shape, and an axis along which something happens. Results by
+    the name of the tensor whose shape they have, or "" for the whole one. Tensors `beside` it have
+    that shape without the axis, or with the pieces that "offsets" make of it in its place."""
 
     def rule(shapes: Shapes, options: Mapping[str, Any]) -> Axes | None:
-        first, *others = shapes.values()
-        if any(shape != first for shape in others) or not first:
+        spread = {name: s for name, s in shapes.items() if name not in (*beside, BORDERS)}
+        whole = _common(list(spread.values()))
+        if not whole or any(len(s) > len(whole) for s in shapes.values()):
             return None
-        names = tuple(f"b{number}" for number in range(len(first)))
-        taken = names[axis_of(op, options["axis"], len(first))]
-        return Axes(dict.fromkeys(shapes, names), (names,), frozenset(names) - {taken})
+        names = _numbered(whole)
+        at = axis_of(op, options["axis"], len(whole))
+        rows = names[:at] + names[at + 1 :], whole[:at] + whole[at + 1 :]
+        if BORDERS in shapes:
+            (pieces,) = shapes[BORDERS]
+            rows = (
+                (*names[:at], "piece", *names[at + 1 :]),
+                (*whole[:at], pieces - 1, *whole[at + 1 :]),
+            )
+        arguments = {name: _aligned(shape, names, whole) for name, shape in spread.items()}
+        arguments |= {n: _aligned(shapes[n], *rows) for n in beside if n in shapes}
+        arguments |= {BORDERS: ("border",)} if BORDERS in shapes else {}
+        found = tuple(arguments.get(result, names) for result in results)
+        given = [r for r, n in zip(found, results, strict=True) if not n or n in shapes]
+        return Axes(arguments, found, _in_all(given) & frozenset(names) - {names[at]}, names[at])
 
     return rule
+
+
+BORDERS = "offsets"
 
 
 def elementwise(results: Sequence[str]) -> Rule:
     """Tensors that broadcast; results by the name of the tensor whose shape they have, or "" for
-    the common shape. An axis along which one is stretched, and perhaps summed, is not free."""
+    the common shape. An axis that a result lacks, because it was summed over, is not free."""
 
     def rule(shapes: Shapes, options: Mapping[str, Any]) -> Axes | None:
-        rank = max(map(len, shapes.values()))
-        extents = [
-            max(s[a - rank] for s in shapes.values() if len(s) >= rank - a) for a in range(rank)
-        ]
-        whole = {
-            f"b{axis}"
-            for axis, extent in enumerate(extents)
-            if any(len(s) < rank - axis or s[axis - rank] != extent for s in shapes.values())
-        }
-
-        def names(shape: Shape) -> Names:
-            axes = range(rank - len(shape), rank)
-            kept = zip(axes, shape, strict=True)
-            return tuple(f"b{a}" if n == extents[a] else f"one{a}" for a, n in kept)
-
-        common = tuple(f"b{axis}" for axis in range(rank))
-        found = tuple(names(shapes[r]) if r in shapes else common for r in results)
-        arguments = {name: names(shape) for name, shape in shapes.items()}
-        return Axes(arguments, found, frozenset(common) - whole)
+        whole = _common(list(shapes.values()))
+        common = _numbered(whole)
+        arguments = {name: _aligned(shape, common, whole) for name, shape in shapes.items()}
+        found = tuple(arguments.get(result, common) for result in results)
+        return Axes(arguments, found, _in_all(found) & frozenset(common))
 
     return rule
+
+
+def _numbered(shape: Shape) -> Names:
+    return tuple(f"b{axis}" for axis in range(len(shape)))
+
+
+def _common(shapes: Sequence[Shape]) -> Shape:
+    """The shape that these broadcast to."""
+    rank = max(map(len, shapes))
+    return tuple(
+        next((s[a - rank] for s in shapes if len(s) >= rank - a and s[a - rank] != 1), 1)
+        for a in range(rank)
+    )
+
+
+def _aligned(shape: Shape, names: Names, whole: Shape) -> Names:
+    """Names of the axes of a tensor that broadcasts to a shape whose axes have names. Those along
+    which it is stretched have names of their own."""
+    pairs = zip(
+        shape, names[len(names) - len(shape) :], whole[len(whole) - len(shape) :], strict=True
+    )
+    return tuple(
+        name if n == extent else "one" + name.removeprefix("b") for n, name, extent in pairs
+    )
+
+
+def _in_all(tensors: Sequence[Names]) -> frozenset[str]:
+    return frozenset.intersection(*map(frozenset, tensors))
 
 
 def axes_of(function: Any, shapes: Shapes, options: Mapping[str, Any]) -> Axes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.ops.axes import Rule, along_axis
 from pullback.ops.calculus import Array, Arrays, Options, all_mapped, previous, sum_to
 from pullback.plan.function import axis_of
 
@@ -152,6 +153,11 @@ class Order:
 def order_of(xp: Arrays, like: Array, options: Options, initial: Any, offsets: Any) -> Order:
     known = {name: options[name] for name in ("axis", "reverse", "exclusive") if name in options}
     return Order(xp, like, initial=initial, offsets=offsets, **known)
+
+
+def scan_axes(*results: str) -> Rule:
+    """Which axes of a scan are free, and of its gradients; results as in `along_axis`."""
+    return along_axis("scan", results, beside=("initial",))
 
 
 def batch(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pullback.ops.axes import notation
+from pullback.ops.axes import Axes, Rule, Shapes, notation
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents
 from pullback.ops.embedding.functions import (
     embedding,
@@ -245,7 +245,22 @@ def _weights_push(
 
 _TABLE = {"weight": "v d", "indices": "i*"}
 _GRADIENT = {"dout": "i* d", "indices": "i*", "accumulate_into": "v d"}
-_BAGS = {"indices": "n", "offsets": "b", "per_sample_weights": "n", "output_index": "b d"}
+_BAGS = {"indices": "n", "offsets": "border", "per_sample_weights": "n", "output_index": "b d"}
+_EQUAL_BAGS = {"indices": "b n", "per_sample_weights": "b n", "output_index": "b d"}
+
+
+def _bag_axes(result: str, **tensors: str) -> Rule:
+    """Features are free, and bags where each is a row of the indices; not what a result lacks."""
+    listed = notation([result], "d" if "d" in result.split() else "", **tensors, **_BAGS)
+    rows = result.replace("n", "b n") if result == "n" else result
+    free = " ".join(axis for axis in ("b", "d") if axis in rows.split())
+    equal = notation([rows], free, **tensors, **_EQUAL_BAGS)
+
+    def rule(shapes: Shapes, options: Mapping[str, Any]) -> Axes | None:
+        return (listed if "offsets" in shapes else equal)(shapes, options)
+
+    return rule
+
 
 CALCULUS = {
     "embedding": Calculus(
@@ -262,12 +277,14 @@ CALCULUS = {
         _bag_push,
         saves=_bag_saves,
         records=_bag_records,
-        axes=notation(["b d"], free="d", weight="v d", **_BAGS),
+        axes=_bag_axes("b d", weight="v d"),
     ),
     "embedding_bag_backward": Calculus(
         _bag_backward_pull,
         _bag_backward_push,
-        axes=notation(["v d"], free="d", dout="b d", accumulate_into="v d", **_BAGS),
+        axes=_bag_axes("v d", dout="b d", accumulate_into="v d"),
     ),
-    "embedding_bag_per_sample_weights_backward": Calculus(_weights_pull, _weights_push),
+    "embedding_bag_per_sample_weights_backward": Calculus(
+        _weights_pull, _weights_push, axes=_bag_axes("n", dout="b d", weight="v d")
+    ),
 }

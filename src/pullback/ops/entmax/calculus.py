@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from pullback.ops.axes import Axes, Rule, Shapes
+from pullback.ops.axes import Axes, Rule, Shapes, along_axis
 from pullback.ops.calculus import (
     Array,
     Arrays,
@@ -211,7 +211,8 @@ def _loss_axes(whole: str) -> Rule:
         at = axis_of("loss", options["axis"], rank)
         rows = names[:at] + names[at + 1 :]
         arguments = {name: names if len(s) == rank else rows for name, s in shapes.items()}
-        return Axes(arguments, (rows, names) if whole == "x" else (names,), frozenset(rows))
+        results = (rows, names) if whole == "x" else (names,)
+        return Axes(arguments, results, frozenset(rows), names[at])
 
     return rule
 
@@ -260,8 +261,10 @@ def _loss_backward_batch(
 
 
 CALCULUS = {
-    "entmax": Calculus(_pull, _push, batch=_batch),
-    "entmax_backward": Calculus(composed=_backward, batch=_batch),
+    "entmax": Calculus(_pull, _push, batch=_batch, axes=along_axis("entmax")),
+    "entmax_backward": Calculus(
+        composed=_backward, batch=_batch, axes=along_axis("entmax_backward", ("", "alpha"))
+    ),
     **_loss_calculus(softmax_loss, softmax_loss_backward, lambda _: 1.0),
     **_loss_calculus(entmax15_loss, entmax15_loss_backward, lambda _: 1.5),
     **_loss_calculus(sparsemax_loss, sparsemax_loss_backward, lambda _: 2.0),

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents, sum_to
 from pullback.ops.recurrence.functions import discounted_sum, linear_scan, linear_scan_backward
-from pullback.ops.scan_calculus import batch, order_of
+from pullback.ops.scan_calculus import batch, order_of, scan_axes
 
 
 def _with(options: Options, initial: Any, offsets: Any) -> Options:
@@ -96,7 +96,9 @@ def _discounted_push(
 
 
 CALCULUS = {
-    "linear_scan": Calculus(_pull, _push, batch=batch),
-    "linear_scan_backward": Calculus(composed=_backward, batch=batch),
-    "discounted_sum": Calculus(_discounted_pull, _discounted_push, batch=batch),
+    "linear_scan": Calculus(_pull, _push, batch=batch, axes=scan_axes("")),
+    "linear_scan_backward": Calculus(
+        composed=_backward, batch=batch, axes=scan_axes("a", "", "initial")
+    ),
+    "discounted_sum": Calculus(_discounted_pull, _discounted_push, batch=batch, axes=scan_axes("")),
 }

@@ -20,9 +20,10 @@ from pullback.ops.scan.functions import (
     logcumsumexp,
     logcumsumexp_backward,
 )
-from pullback.ops.scan_calculus import Order, batch, order_of
+from pullback.ops.scan_calculus import Order, batch, order_of, scan_axes
 
 INF = float("inf")
+_AXES, _GRADIENT_AXES = scan_axes(""), scan_axes("", "initial")
 
 
 def _named(gradients: Any, initial: Array | None) -> Tangents:
@@ -271,18 +272,20 @@ def _extremum(forward: Any, backward: Any) -> dict[str, Calculus]:
         return dx, order.d_initial(sums)
 
     return {
-        forward.name: Calculus(pull, push, batch=batch),
-        backward.name: Calculus(composed=composed, batch=batch),
+        forward.name: Calculus(pull, push, batch=batch, axes=_AXES),
+        backward.name: Calculus(composed=composed, batch=batch, axes=_GRADIENT_AXES),
     }
 
 
 CALCULUS = {
-    "cumsum": Calculus(_cumsum_pull, _cumsum_push, batch=batch),
-    "cumsum_backward": Calculus(composed=_cumsum_backward, batch=batch),
-    "cumprod": Calculus(_cumprod_pull, _cumprod_push, batch=batch),
-    "cumprod_backward": Calculus(composed=_cumprod_backward, batch=batch),
-    "logcumsumexp": Calculus(_logcumsumexp_pull, _logcumsumexp_push, batch=batch),
-    "logcumsumexp_backward": Calculus(composed=_logcumsumexp_backward, batch=batch),
+    "cumsum": Calculus(_cumsum_pull, _cumsum_push, batch=batch, axes=_AXES),
+    "cumsum_backward": Calculus(composed=_cumsum_backward, batch=batch, axes=_GRADIENT_AXES),
+    "cumprod": Calculus(_cumprod_pull, _cumprod_push, batch=batch, axes=_AXES),
+    "cumprod_backward": Calculus(composed=_cumprod_backward, batch=batch, axes=_GRADIENT_AXES),
+    "logcumsumexp": Calculus(_logcumsumexp_pull, _logcumsumexp_push, batch=batch, axes=_AXES),
+    "logcumsumexp_backward": Calculus(
+        composed=_logcumsumexp_backward, batch=batch, axes=_GRADIENT_AXES
+    ),
     **_extremum(cummax, cummax_backward),
     **_extremum(cummin, cummin_backward),
 }

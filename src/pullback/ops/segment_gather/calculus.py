@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.ops.axes import Rule, notation
 from pullback.ops.calculus import Array, Arrays, Calculus, Options, Tangents
 from pullback.ops.embedding.functions import embedding
 from pullback.ops.segment import functions as segment
@@ -201,8 +202,18 @@ def _batch(
     return xp.moveaxis(found.reshape((found.shape[0], size, columns)), 1, 0)
 
 
+def _axes(result: str, free: str) -> Rule:
+    """Features are free."""
+    ids = {"gather_ids": "n", "segment_ids": "n", "offsets": "border", "weights": "n"}
+    return notation([result], free, x="v d*", dy="s d*", **ids)
+
+
 CALCULUS = {
-    "gather_segment_reduce": Calculus(_pull, _push, batch=_batch),
-    "gather_segment_reduce_backward": Calculus(_backward_pull, _backward_push, batch=_batch),
-    "gather_segment_reduce_weights_backward": Calculus(_weights_pull, _weights_push, batch=_batch),
+    "gather_segment_reduce": Calculus(_pull, _push, batch=_batch, axes=_axes("s d*", "d*")),
+    "gather_segment_reduce_backward": Calculus(
+        _backward_pull, _backward_push, batch=_batch, axes=_axes("v d*", "d*")
+    ),
+    "gather_segment_reduce_weights_backward": Calculus(
+        _weights_pull, _weights_push, batch=_batch, axes=_axes("n", "")
+    ),
 }

@@ -1,0 +1,67 @@
+"""The functions on one rank's own part of an array: `cumsum(x, -1, over=group)`.
+
+    from pullback import distributed as pbd
+
+    pbd.cumsum(part, -1, over=mesh["sp"])     # PyTorch: a DeviceMesh of one dimension, or a group
+    pbd.cumsum(part, -1, over="sp")           # JAX, inside of shard_map: the name of an axis
+
+Parts are those of the axis that a function works along, in the order of ranks, of any extents.
+Results are this rank's parts. Options are those of the function itself, but for `offsets` and
+`out`. `exact=True` asks for the bits of one machine, whatever that takes (docs/distributed.md).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pullback
+from pullback.contract.errors import InvalidProblem, Unsupported
+from pullback.contract.imports import resolve
+from pullback.tensor.adapters import family_of
+
+_CALLS = {
+    "torch": "pullback.distributed.torch_groups:call",
+    "jax": "pullback.distributed.jax_axes:call",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'pullback.distributed' has no attribute {name!r}")
+    function = getattr(getattr(pullback, name, None), "function", None)
+    if function is None or name.endswith("_backward") or "axis" not in function.parameters:
+        raise AttributeError(f"module 'pullback.distributed' has no attribute {name!r}")
+    return _spread(function)
+
+
+@cache
+def _spread(function: Any) -> Any:
+    """A function with `over` and `exact`."""
+
+    def spread(*args: Any, over: Any = None, exact: bool = False, **options: Any) -> Any:
+        arguments = function.bind(*function.without_numbers(args, options))
+        if over is None:
+            expected = "given: a DeviceMesh or process group (PyTorch), the name of an axis (JAX)"
+            raise InvalidProblem(function.name, "over", expected, "None")
+        if arguments.get("offsets") is not None:
+            raise Unsupported(function.name, "offsets", "None over ranks", "borders")
+        adapter = family_of(args[0]) if args else None
+        call = _CALLS.get(adapter.family if adapter else "")
+        if call is None:
+            expected = "a torch tensor or a JAX array"
+            raise Unsupported(function.name, function.parameters[0], expected, "another")
+        return resolve(call)(function, arguments, over, exact)
+
+    spread.__name__ = spread.__qualname__ = function.name
+    spread.__doc__ = f"`pullback.{function.name}` of arrays in parts over the ranks of `over`."
+    return spread
+
+
+def __dir__() -> list[str]:
+    return [n for n in pullback.__all__ if not n.endswith("_backward") and _has_axis(n)]
+
+
+def _has_axis(name: str) -> bool:
+    function = getattr(getattr(pullback, name), "function", None)
+    return function is not None and "axis" in function.parameters

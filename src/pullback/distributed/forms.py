@@ -1,0 +1,35 @@
+"""The forms of all families (ops/*/sharded.py), by the name of the function."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pullback
+from pullback.contract.imports import imported
+from pullback.ops.sharding import Form
+
+
+@cache
+def _modules() -> list[Any]:
+    found = []
+    for family in pullback._FAMILIES:
+        name = f"pullback.ops.{family}.sharded"
+        try:
+            found.append(imported(name))
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+    return found
+
+
+@cache
+def forms() -> dict[str, Form]:
+    return {name: form for module in _modules() for name, form in module.SHARDED.items()}
+
+
+@cache
+def gradients() -> dict[str, tuple[str, dict[str, str]]]:
+    """Functions whose gradient is that of another one: its name, and what it calls arguments."""
+    tables = (getattr(module, "GRADIENTS", {}) for module in _modules())
+    return {name: how for table in tables for name, how in table.items()}

@@ -1,0 +1,177 @@
+"""Named axes of JAX: one device's part of a call inside of shard_map, and its gradient.
+
+Summaries are float64 whether or not JAX is set to have it: the setting is switched on for the trace
+of these few operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from pullback.contract.errors import InvalidProblem
+from pullback.distributed.calls import Gradient, form_of
+from pullback.internals.jax import varying
+from pullback.ops.axes import axes_of
+from pullback.ops.sharding import INF, Spread
+
+Array = Any
+
+
+def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    rows, places = jnp.moveaxis(x, axis, 0), jnp.moveaxis(indices, axis, 0)
+    others = jnp.indices(rows.shape, sparse=True)[1:]
+    return jnp.moveaxis(jnp.zeros_like(rows).at[(places, *others)].add(rows), 0, axis)
+
+
+JAX = SimpleNamespace(
+    **{
+        name: getattr(jnp, name)
+        for name in [
+            "broadcast_to",
+            "clip",
+            "concatenate",
+            "exp",
+            "exp2",
+            "frexp",
+            "full_like",
+            "isfinite",
+            "isnan",
+            "log",
+            "log1p",
+            "maximum",
+            "minimum",
+            "moveaxis",
+            "prod",
+            "sqrt",
+            "stack",
+            "where",
+        ]
+    },
+    amax=jnp.max,
+    sum=lambda x, axis, keepdims: jnp.sum(x, axis, keepdims=keepdims),
+    add_along_axis=_add_along_axis,
+)
+
+
+class JaxRank(Spread):
+    """One device along a named axis; all hold parts of the same extent."""
+
+    xp = JAX
+
+    def __init__(self, name: Any, index: Any) -> None:
+        self.name, self.index = name, index
+        self.size, self.rank = lax.axis_size(name), lax.axis_index(name)
+
+    def exchange(self, flat: Array) -> Array:
+        return lax.all_gather(flat, self.name)
+
+    def select(self, rank: int, after: bool, new: Array, old: Array) -> Array:
+        return jnp.where(rank < self.rank if after else rank > self.rank, new, old)
+
+    def own(self, gathered: Array) -> Array:
+        return gathered[self.rank]
+
+    def hide_own(self, gathered: Array) -> Array:
+        at = jnp.arange(self.size) == self.rank
+        return jnp.where(at.reshape(-1, *(1,) * (gathered.ndim - 1)), -INF, gathered)
+
+    def enough(self, test: Array, yes: Callable[[], Array], no: Callable[[], Array]) -> Array:
+        return lax.cond(test, yes, no)
+
+    def agreed(self, name: str, own: bool, flags: Array) -> bool:
+        return own  # parts are of one extent
+
+    def gather_uneven(self, x: Array, widths: Array) -> Array:
+        return lax.all_gather(x, self.name)
+
+    def whole(self, x: Array, axis: int, widths: Array) -> Array:
+        return lax.all_gather(x, self.name, axis=axis, tiled=True)
+
+    def part(self, x: Array, axis: int, widths: Array, width: int) -> Array:
+        return lax.dynamic_slice_in_dim(x, self.rank * width, width, axis)
+
+    def wide(self, x: Array) -> Array:
+        return jnp.asarray(x).astype(jnp.float64)
+
+    def working(self, x: Array) -> Array:
+        return x.astype(jnp.float32 if self.is_half(x) else jnp.float64)
+
+    def like(self, x: Array, model: Array) -> Array:
+        return jnp.asarray(x).astype(model.dtype)
+
+    def is_half(self, x: Array) -> bool:
+        return bool(x.dtype.itemsize == 2)
+
+    def is_wide(self, x: Array) -> bool:
+        return bool(x.dtype == jnp.float64)
+
+    def filled(self, shape: tuple[int, ...], value: float, like: Array) -> Array:
+        return jnp.full(shape, value, jnp.float64)
+
+    def largest_of(self, x: Array, count: int) -> Array:
+        padding = jnp.full((*x.shape[:-1], max(count - x.shape[-1], 0)), -INF, x.dtype)
+        ordered = jnp.sort(jnp.concatenate([x, padding], -1), -1)  # NaN last
+        return ordered[..., ordered.shape[-1] - count :]
+
+    def as_index(self, x: Array) -> Array:
+        return x.astype(self.index)
+
+
+def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
+    """One device's part of a call; differentiable in reverse mode."""
+    try:
+        lax.axis_size(over)
+    except (NameError, TypeError, ValueError) as error:
+        expected = "the name of an axis, inside of shard_map"
+        raise InvalidProblem(function.name, "over", expected, repr(over)) from error
+    tensors = {n: t for n in function.tensors if hasattr(t := arguments[n], "shape")}
+    others = {n: value for n, value in arguments.items() if n not in tensors}
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    axes = axes_of(function, shapes, others)
+    alike = {n for n in tensors if axes is None or axes.along not in axes.arguments[n]}
+    # What all devices have alike differs from here on, as far as types know: JAX sums gradients.
+    if any(over in varying(tensor) for tensor in tensors.values()):
+        tensors = {n: t if over in varying(t) else _spread(t, over) for n, t in tensors.items()}
+    results = _differentiable(function, over, exact, others, alike)(tensors)
+    return results[0] if len(results) == 1 else results
+
+
+def _spread(x: Array, name: Any) -> Array:
+    return lax.pcast(x, (name,), to="varying") if hasattr(lax, "pcast") else lax.pvary(x, (name,))
+
+
+def _differentiable(
+    function: Any, over: Any, exact: bool, others: dict[str, Any], alike: set[str]
+) -> Any:
+    index = jnp.int64 if jax.config.jax_enable_x64 else jnp.int32
+
+    def run(function: Any, arguments: dict[str, Any]) -> Any:
+        with jax.enable_x64(True):
+            return form_of(function, exact)(JaxRank(over, index), function, arguments)
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    def call(tensors: dict[str, Array]) -> Any:
+        return run(function, {**others, **tensors})[0]
+
+    def forward(tensors: dict[str, Array]) -> Any:
+        results, kept = run(function, {**others, **tensors})
+        return results, (tensors, results[0], kept)
+
+    def backward(saved: Any, gradients: Any) -> Any:
+        tensors, result, kept = saved
+        how = Gradient(function)
+        given = how.arguments(gradients[0], result, {**others, **tensors})
+        results, _ = run(how.function, {**given, "kept": kept})
+        found = dict(zip(how.names({**others, **tensors}), results, strict=False))
+        for name in alike & found.keys():  # once, since JAX sums over devices
+            found[name] = jnp.where(lax.axis_index(over) == 0, found[name], 0)
+        return ({name: found.get(name, jnp.zeros_like(x)) for name, x in tensors.items()},)
+
+    call.defvjp(forward, backward)
+    return call

@@ -1,0 +1,152 @@
+"""Slices of one NumPy array as the parts that ranks hold: the forms of ops/*/sharded.py in one
+process, one rank after the other. Checks use it, with as many ranks as they like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pullback.ops.sharding import INF, Spread
+
+Array = Any
+
+
+def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    rows, places = np.moveaxis(x, axis, 0), np.moveaxis(indices, axis, 0)
+    others = np.indices(rows.shape, sparse=True)[1:]
+    sums = np.zeros_like(rows)
+    np.add.at(sums, (places, *others), rows)
+    return np.moveaxis(sums, 0, axis)
+
+
+NUMPY = SimpleNamespace(
+    **{
+        name: getattr(np, name)
+        for name in [
+            "amax",
+            "broadcast_to",
+            "clip",
+            "concatenate",
+            "exp",
+            "exp2",
+            "frexp",
+            "full_like",
+            "isfinite",
+            "isnan",
+            "log",
+            "log1p",
+            "maximum",
+            "minimum",
+            "moveaxis",
+            "prod",
+            "sqrt",
+            "stack",
+            "where",
+        ]
+    },
+    sum=lambda x, axis, keepdims: np.sum(x, axis, keepdims=keepdims),
+    add_along_axis=_add_along_axis,
+)
+
+
+class _Waiting(Exception):
+    """A rank has nothing to do until the others have said what they have."""
+
+
+class Meeting:
+    """What ranks exchange, one collective after the other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.rounds: list[list[Array]] = []
+
+
+class Slice(Spread):
+    """One thread among those of a meeting."""
+
+    xp = NUMPY
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.size = meeting, rank, meeting.size
+        self.calls = 0
+
+    def gathered(self, value: Array) -> list[Array]:
+        """What all ranks have given in this collective. The first time nobody knows: the rank says
+        its own and is run again when all have."""
+        rounds, self.calls = self.meeting.rounds, self.calls + 1
+        if self.calls > len(rounds):
+            rounds.append([])
+        found = rounds[self.calls - 1]
+        if len(found) < self.size:
+            assert len(found) == self.rank, "ranks disagree about collectives"
+            found.append(value)
+            raise _Waiting
+        return found
+
+    def exchange(self, flat: Array) -> Array:
+        return np.stack(self.gathered(flat))
+
+    def select(self, rank: int, after: bool, new: Array, old: Array) -> Array:
+        return new if (rank < self.rank if after else rank > self.rank) else old
+
+    def own(self, gathered: Array) -> Array:
+        return gathered[self.rank]
+
+    def hide_own(self, gathered: Array) -> Array:
+        hidden = gathered.copy()
+        hidden[self.rank] = -INF
+        return hidden
+
+    def enough(self, test: Array, yes: Callable[[], Array], no: Callable[[], Array]) -> Array:
+        return yes() if test else no()
+
+    def gather_uneven(self, x: Array, widths: Array) -> Array:
+        missing = int(widths.max()) - x.shape[-1]
+        padded = np.concatenate([x, np.full((*x.shape[:-1], missing), -INF, x.dtype)], -1)
+        return np.stack(self.gathered(padded))
+
+    def wide(self, x: Array) -> Array:
+        return np.asarray(x).astype(np.float64)
+
+    def working(self, x: Array) -> Array:
+        return x.astype(np.float32 if self.is_half(x) else np.float64)
+
+    def like(self, x: Array, model: Array) -> Array:
+        return np.asarray(x).astype(model.dtype)
+
+    def is_half(self, x: Array) -> bool:
+        return bool(x.dtype.itemsize == 2)
+
+    def is_wide(self, x: Array) -> bool:
+        return bool(x.dtype == np.float64)
+
+    def filled(self, shape: tuple[int, ...], value: float, like: Array) -> Array:
+        return np.full(shape, value)
+
+    def largest_of(self, x: Array, count: int) -> Array:
+        missing = max(count - x.shape[-1], 0)
+        padded = np.concatenate([x, np.full((*x.shape[:-1], missing), -INF, x.dtype)], -1)
+        ordered = np.sort(padded, -1)  # NaN last
+        return ordered[..., ordered.shape[-1] - count :]
+
+    def as_index(self, x: Array) -> Array:
+        return np.asarray(x).astype(np.int64)
+
+
+def run_slices(
+    form: Callable[..., Any], function: Any, arguments: Sequence[dict[str, Any]]
+) -> tuple[list[tuple[Array, ...]], int]:
+    """The results of a form for each rank's arguments, and how many collectives it took."""
+    meeting, results = Meeting(len(arguments)), list[tuple[Array, ...]]()
+    with np.errstate(all="ignore"):
+        while not results:
+            for rank, given in enumerate(arguments):
+                try:
+                    results.append(form(Slice(meeting, rank), function, given)[0])
+                except _Waiting:
+                    continue
+    return results, len(meeting.rounds)

@@ -1,0 +1,171 @@
+"""PyTorch's process groups: one rank's part of a call, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from pullback.contract.errors import InvalidProblem
+from pullback.distributed.calls import Gradient, form_of
+from pullback.internals.torch import all_gather_tensor
+from pullback.ops.sharding import INF, Spread
+
+
+def _sum(x: Tensor, axis: int, keepdims: bool) -> Tensor:
+    return torch.sum(x, axis, keepdim=keepdims)
+
+
+def _add_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    return torch.zeros_like(x).scatter_add(axis, indices, x)
+
+
+TORCH = SimpleNamespace(
+    **{
+        name: getattr(torch, name)
+        for name in [
+            "amax",
+            "broadcast_to",
+            "clip",
+            "exp",
+            "exp2",
+            "frexp",
+            "full_like",
+            "isfinite",
+            "isnan",
+            "log",
+            "log1p",
+            "maximum",
+            "minimum",
+            "prod",
+            "sqrt",
+            "stack",
+            "where",
+        ]
+    },
+    concatenate=torch.cat,
+    moveaxis=torch.movedim,
+    sum=_sum,
+    add_along_axis=_add_along_axis,
+)
+
+
+class TorchRank(Spread):
+    """One rank of a process group. `widths` are the extents of all ranks' parts, and `alike` the
+    arguments that are no parts, if known."""
+
+    xp = TORCH
+
+    def __init__(
+        self,
+        group: Any,
+        widths: Sequence[int] | None = None,
+        alike: frozenset[str] | None = None,
+    ) -> None:
+        self.group, self.widths, self.alike = group, widths, alike
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def exchange(self, flat: Tensor) -> Tensor:
+        return all_gather_tensor(flat[None].contiguous(), 0, self.group)
+
+    def select(self, rank: int, after: bool, new: Tensor, old: Tensor) -> Tensor:
+        return new if (rank < self.rank if after else rank > self.rank) else old
+
+    def own(self, gathered: Tensor) -> Tensor:
+        return gathered[self.rank]
+
+    def hide_own(self, gathered: Tensor) -> Tensor:
+        at = torch.arange(self.size, device=gathered.device) == self.rank
+        return torch.where(at.view(-1, *(1,) * (gathered.dim() - 1)), -INF, gathered)
+
+    def enough(self, test: Tensor, yes: Callable[[], Tensor], no: Callable[[], Tensor]) -> Tensor:
+        if torch.compiler.is_compiling():
+            return no()  # what is right for any data
+        return yes() if bool(test) else no()
+
+    def gather_uneven(self, x: Tensor, widths: Tensor) -> Tensor:
+        missing = max(self.counts(widths)) - x.shape[-1]
+        padding = x.new_full((*x.shape[:-1], missing), -INF if x.is_floating_point() else 0)
+        return self.exchange(torch.cat([x, padding], -1))
+
+    def counts(self, widths: Tensor) -> list[int]:
+        return list(self.widths or map(int, widths.tolist()))
+
+    def wide(self, x: Tensor) -> Tensor:
+        return x.to(torch.float64)
+
+    def working(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32 if self.is_half(x) else torch.float64)
+
+    def like(self, x: Tensor, model: Tensor) -> Tensor:
+        return x.to(model.dtype)
+
+    def is_half(self, x: Tensor) -> bool:
+        return x.dtype in (torch.float16, torch.bfloat16)
+
+    def is_wide(self, x: Tensor) -> bool:
+        return bool(x.dtype == torch.float64)
+
+    def filled(self, shape: tuple[int, ...], value: float, like: Tensor) -> Tensor:
+        return torch.full(shape, value, dtype=torch.float64, device=like.device)
+
+    def largest_of(self, x: Tensor, count: int) -> Tensor:
+        padding = x.new_full((*x.shape[:-1], max(count - x.shape[-1], 0)), -INF)
+        return torch.cat([x, padding], -1).topk(count).values  # NaN first
+
+    def as_index(self, x: Tensor) -> Tensor:
+        return x.to(torch.int64)
+
+
+def group_of(op: str, over: Any) -> Any:
+    """The process group that `over` names."""
+    if isinstance(over, DeviceMesh):
+        if over.ndim != 1:
+            expected = 'a DeviceMesh of one dimension (mesh["name"]) or a process group'
+            raise InvalidProblem(op, "over", expected, f"one of {over.ndim}")
+        return over.get_group()
+    if isinstance(over, dist.ProcessGroup):
+        return over
+    expected = "a DeviceMesh of one dimension or a process group"
+    raise InvalidProblem(op, "over", expected, f"a {type(over).__name__}")
+
+
+def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
+    """One rank's part of a call; differentiable."""
+    rank = TorchRank(group_of(function.name, over))
+    tensors = [name for name in function.tensors if isinstance(arguments[name], Tensor)]
+    others = {n: value for n, value in arguments.items() if n not in tensors}
+    results = _Spread.apply(
+        (function, rank, exact, tensors, others), *(arguments[name] for name in tensors)
+    )
+    return results[0] if len(results) == 1 else results
+
+
+class _Spread(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, about: tuple[Any, ...], *given: Tensor) -> Any:
+        function, rank, exact, names, others = about
+        arguments = {**others, **dict(zip(names, given, strict=True))}
+        results, kept = form_of(function, exact)(rank, function, arguments)
+        ctx.about, ctx.kept = about, len(kept)
+        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+        ctx.save_for_backward(*given, results[0], *kept)
+        return results
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        function, rank, exact, names, others = ctx.about
+        saved = ctx.saved_tensors
+        arguments = {**others, **dict(zip(names, saved, strict=False))}
+        how = Gradient(function)
+        given = how.arguments(gradient.contiguous(), saved[len(names)], arguments)
+        given["kept"] = saved[len(names) + 1 :]
+        results, _kept = form_of(how.function, exact)(rank, how.function, given)
+        found = dict(zip(how.names(arguments), results, strict=False))
+        return None, *(found.get(name) for name in names)

@@ -1,0 +1,197 @@
+"""Run by test_distributed: as many processes as the argument says, joined by gloo, run all cases of
+DTensor and print what is wrong. One start of processes for all cases: a start takes seconds."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import pullback as pb
+from pullback import distributed
+
+torch.manual_seed(0)
+X, Y, TABLE = torch.randn(6, 11), torch.randn(6, 11), torch.randn(9, 6)
+IDS = torch.randint(0, 5, (6,))
+ROWS, COLUMNS, WHOLE = Shard(0), Shard(1), Replicate()
+Placed = tuple[Placement, ...]
+
+# A function, its arguments, their placements, that of the result, and how many collectives the
+# value and the gradient take.
+Case = tuple[str, Callable[..., Any], tuple[Tensor, ...], Placed, Placement, int, int]
+X8 = X.double()
+CASES: list[Case] = [
+    ("sum along", lambda x: pb.cumsum(x, -1), (X,), (COLUMNS,), COLUMNS, 1, 1),
+    ("sum back", lambda x: pb.cumsum(x, -1, reverse=True), (X,), (COLUMNS,), COLUMNS, 1, 1),
+    ("product along", lambda x: pb.cumprod(x, 0, exclusive=True), (X,), (ROWS,), ROWS, 1, 1),
+    ("extremum along", lambda x: pb.cummin(x, 1), (X,), (COLUMNS,), COLUMNS, 1, 2),
+    ("log along", lambda x: pb.logcumsumexp(x), (X8,), (COLUMNS,), COLUMNS, 1, 1),
+    ("recurrence along", pb.linear_scan, (X, Y), (COLUMNS, COLUMNS), COLUMNS, 1, 1),
+    ("discount along", pb.discounted_sum, (X, X[0, :1]), (COLUMNS, WHOLE), COLUMNS, 1, 2),
+    ("softmax along", pb.softmax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
+    ("log_softmax along", pb.log_softmax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
+    ("sparsemax along", pb.sparsemax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
+    ("entmax along", lambda x: pb.entmax(x, 1.3), (X8,), (COLUMNS,), COLUMNS, 1, 1),
+
+    ("rows", lambda x: pb.cumsum(x, -1), (X,), (ROWS,), ROWS, 0, 0),
+    ("columns", lambda x: pb.cumprod(x, 0), (X,), (COLUMNS,), COLUMNS, 0, 0),
+    ("indices", lambda x: pb.cummax(x, return_indices=True)[0], (X,), (ROWS,), ROWS, 0, 0),
+    ("pieces", lambda x, o: pb.cumsum(x, 1, offsets=o), (X, torch.tensor([0, 4, 11])),
+     (ROWS, WHOLE), ROWS, 0, 0),
+    ("initial", lambda x, i: pb.logcumsumexp(x, -1, initial=i), (X, X[:, 0]),
+     (ROWS, ROWS), ROWS, 0, 0),
+    ("recurrence", lambda a, b: pb.linear_scan(a, b, 0), (X, Y), (COLUMNS, COLUMNS), COLUMNS, 0, 0),
+    ("softmax", pb.softmax, (X,), (ROWS,), ROWS, 0, 0),
+    ("entmax", lambda x: pb.entmax(x, 1.3, 0), (X,), (COLUMNS,), COLUMNS, 0, 0),
+    ("loss", pb.softmax_loss, (X, IDS), (ROWS, ROWS), ROWS, 0, 0),
+    ("lerp", lambda a, b: pb.lerp(a, b, 0.3), (X, Y), (COLUMNS, COLUMNS), COLUMNS, 0, 0),
+    ("features", lambda x, i: pb.segment_sum(x, i, 5), (X, IDS), (COLUMNS, WHOLE), COLUMNS, 0, 0),
+    ("table by columns", pb.embedding, (TABLE, IDS), (COLUMNS, WHOLE), COLUMNS, 0, 0),
+    ("positions", pb.embedding, (TABLE, IDS), (WHOLE, ROWS), ROWS, 0, 2),
+    ("bags", lambda w, i, o: pb.embedding_bag(w, i, o, mode="max"),
+     (TABLE, IDS, torch.tensor([0, 2, 2])), (COLUMNS, WHOLE, WHOLE), COLUMNS, 0, 0),
+    ("equal bags", lambda w, i, p: pb.embedding_bag(w, i, mode="sum", per_sample_weights=p),
+     (TABLE, IDS.view(3, 2), X[:3, :2]), (WHOLE, ROWS, ROWS), ROWS, 0, 3),
+    ("graph", lambda x, g, s: pb.gather_segment_reduce(x, g, s, 5), (TABLE, IDS, IDS),
+     (COLUMNS, WHOLE, WHOLE), COLUMNS, 0, 0),
+    ("reduced rows", lambda x, i: pb.segment_max(x, i, 5), (X, IDS), (ROWS, ROWS), WHOLE, 2, 2),
+]  # fmt: skip
+
+
+def dtensor_faults(mesh: Any) -> Iterator[str]:
+    for name, function, tensors, placements, wanted, forward, backward in CASES:
+        plain = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+        whole = function(*plain)
+        (whole * whole).sum().backward()
+        parts = [
+            distribute_tensor(t, mesh, [p]).requires_grad_(t.is_floating_point())
+            for t, p in zip(tensors, placements, strict=True)
+        ]
+        with CommDebugMode() as counted:
+            result = function(*parts)
+        if counted.get_total_counts() != forward:
+            yield f"{name}: collectives {counted.get_comm_counts()}"
+        if result.placements != (wanted,):
+            yield f"{name}: placed {result.placements}"
+        # With placements of its own, `sum` would leave out some of what goes back.
+        with CommDebugMode() as counted:
+            result.backward(2 * result.detach())
+        if counted.get_total_counts() != backward:
+            yield f"{name}: collectives of the gradient {counted.get_comm_counts()}"
+        if not same(result.full_tensor(), whole):
+            yield f"{name}: other values"
+        for part, model in zip(parts, plain, strict=True):
+            if model.requires_grad and not same(part.grad.full_tensor(), model.grad):
+                yield f"{name}: other values of the gradient"
+
+
+def same(found: Tensor, wanted: Tensor) -> bool:
+    """The same bits in float32, whose carries are wider; nearly the same in float64."""
+    if wanted.dtype == torch.float64:
+        return torch.allclose(found, wanted, rtol=1e-13, atol=1e-14)
+    return torch.equal(found, wanted)
+
+
+def further_faults(mesh: Any) -> Iterator[str]:
+    """Placements that are changed first, mixtures, torch.compile."""
+    rows = distribute_tensor(X, mesh, [ROWS])
+    total = rows.sum(0, keepdim=True)
+    if not total.placements[0].is_partial() or pb.softmax(total).placements != (WHOLE,):
+        yield "a partial sum is not summed first"
+    if not torch.equal(pb.cumsum(total).full_tensor(), pb.cumsum(total.full_tensor())):
+        yield "a partial sum: other bits"
+    try:
+        pb.lerp(rows, X, 0.5)
+        yield "a plain tensor beside a DTensor: no error"
+    except pb.Unsupported as error:
+        if "lerp: `b` must be a DTensor, as the others" not in str(error):
+            yield str(error)
+    mixed = torch.compile(
+        lambda x: pb.cumsum(x * 2, -1).relu(), fullgraph=True, backend="aot_eager"
+    )
+    leaf = rows.detach().requires_grad_()
+    result = mixed(leaf)
+    result.backward(torch.ones_like(result))
+    assert leaf.grad is not None
+    if (result.placements, leaf.grad.placements) != ((ROWS,), (ROWS,)):
+        yield "compiled: other placements"
+    if not torch.equal(result.full_tensor(), pb.cumsum(X * 2, -1).relu()):
+        yield "compiled: other bits"
+
+
+# Functions of one rank's part, and how many collectives each way.
+LOCAL: list[tuple[str, dict[str, Any], int]] = [
+    *((name, options, 1)
+      for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+      for options in ({}, {"reverse": True, "exclusive": True}, {"initial": X8[:, 2]})),
+    ("softmax", {}, 1),
+    ("log_softmax", {}, 1),
+    ("sparsemax", {}, 1),
+    ("entmax15", {}, 1),
+    ("entmax", {"alpha": 1.7}, 1),
+    ("cumsum", {"exact": True}, 2),
+]  # fmt: skip
+
+
+def local_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
+    """Parts of any extents, one of them empty."""
+    borders = [0, 3, 3, 10, 11] if size == 4 else [0, 7, 11]
+    own = slice(borders[rank], borders[rank + 1])
+    for name, options, count in LOCAL:
+        plain = {n: v for n, v in options.items() if n != "exact"}
+        whole = X8.clone().requires_grad_()
+        wanted = getattr(pb, name)(whole, **plain)
+        wanted.backward(Y.double())
+        part = X8[:, own].clone().requires_grad_()
+        with CommDebugMode() as counted:
+            found = getattr(distributed, name)(part, over=mesh, **options)
+        if counted.get_total_counts() != count:
+            yield f"{name} {options}: collectives {counted.get_comm_counts()}"
+        with CommDebugMode() as counted:
+            found.backward(Y.double()[:, own])
+        if counted.get_total_counts() != count:
+            yield f"{name} {options}: collectives of the gradient {counted.get_comm_counts()}"
+        assert whole.grad is not None
+        assert part.grad is not None
+        compare = torch.equal if "exact" in options else same
+        if not compare(found, wanted[:, own]):
+            yield f"{name} {options}: other values"
+        if not compare(part.grad, whole.grad[:, own]):
+            yield f"{name} {options}: other values of the gradient"
+    values, places = distributed.cummax(X[:, own], over=mesh.get_group(), return_indices=True)
+    wanted = pb.cummax(X, return_indices=True)
+    if not torch.equal(values, wanted[0][:, own]) or not torch.equal(places, wanted[1][:, own]):
+        yield "cummax with indices: other values"
+    for wrong in (None, "sp", 3):
+        try:
+            distributed.cumsum(X, over=wrong)
+            yield f"over={wrong}: no error"
+        except pb.InvalidProblem:
+            pass
+
+
+def run(rank: int, size: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=size)
+    mesh = init_device_mesh("cpu", (size,))
+    faults = [*dtensor_faults(mesh), *further_faults(mesh), *local_faults(mesh, rank, size)]
+    Path(folder, f"{rank}.txt").write_text("".join(f"rank {rank} of {size}: {f}\n" for f in faults))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    size = int(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run, (size, folder), size)
+        for rank in range(size):
+            print(Path(folder, f"{rank}.txt").read_text(), end="")

@@ -1,0 +1,146 @@
+"""Arrays in parts: forms over slices in this process, DTensor and `pullback.distributed` between
+processes joined by gloo, named axes of JAX on eight devices of one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.distributed.forms import forms
+from pullback.distributed.slices import run_slices
+
+SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "linear_scan")
+MAPS = ("softmax", "log_softmax", "sparsemax", "entmax15", "entmax")
+DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+OPTIONS: list[dict[str, Any]] = [
+    {"reverse": reverse, "exclusive": exclusive, "initial": initial}
+    for reverse, exclusive, initial in (
+        (False, False, False),
+        (True, False, True),
+        (False, True, True),
+        (True, True, False),
+    )
+]
+
+
+def _values(name: str, rng: np.random.Generator, n: int) -> np.ndarray[Any, Any]:
+    x = rng.normal(size=(3, n))
+    if name == "cumprod":
+        x[0] = 2.0 ** np.where(np.arange(n) < n // 2, -9, 9)  # leaves the range and comes back
+        x[1, n // 2 :: 9] = 0.0
+    if name in ("cummax", "cummin"):
+        x = np.round(x)
+        x[1, : n // 3], x[2, n // 2 :: 7] = (-np.inf if name == "cummax" else np.inf), np.nan
+    if name == "logcumsumexp":
+        x[1, : n // 2], x[2, n // 2 : n // 2 + 2] = -np.inf, np.inf
+    return x
+
+
+def _cases(name: str, dtype: Any, n: int) -> Any:
+    """Calls of a function and of its gradient: name, tensors, options."""
+    rng = np.random.default_rng(len(name))
+    x = _values(name, rng, n).astype(dtype)
+    b, dy = (rng.normal(size=(3, n)).astype(dtype) for _ in range(2))
+    for options in OPTIONS if name in SCANS else [{"alpha": 1.3} if name == "entmax" else {}]:
+        given: dict[str, Any] = {n: v for n, v in options.items() if n != "initial"}
+        tensors = {"a": (x * 0.5).astype(dtype), "b": b} if name == "linear_scan" else {"x": x}
+        if options.get("initial"):
+            tensors["initial"] = rng.normal(size=3).astype(dtype)
+        yield name, tensors, given
+        y = getattr(pb, name)(**tensors, **given)
+        known = {"dy": dy, "dh": dy, "y": y, "h": y, **tensors}
+        backward = getattr(pb, f"{name}_backward").function
+        used = {t: known[t] for t in backward.tensors if t in known}
+        if name == "entmax":
+            del used["x"]  # which is for the gradient of alpha
+        yield backward.name, used, given
+
+
+def _slices(x: Any, borders: list[int]) -> list[Any]:
+    return [np.ascontiguousarray(part) for part in np.split(x, borders, -1)]
+
+
+def _compare(found: Any, wanted: Any, where: str) -> None:
+    if wanted.dtype.kind == "i":
+        assert np.array_equal(found, wanted), where
+        return
+    found, exact = found.astype(np.float64), wanted.astype(np.float64)
+    assert np.array_equal(np.isfinite(found), np.isfinite(exact)), f"{where}: infinities"
+    usual = np.isfinite(exact)
+    assert np.array_equal(found[~usual], exact[~usual], equal_nan=True), f"{where}: kinds"
+    row = np.max(np.abs(np.where(usual, exact, 0.0)), -1, keepdims=True, initial=0.0)
+    ulp = float(ml_dtypes.finfo(wanted.dtype).eps)
+    # Two roundings of the largest; in float64 regrouping costs what a sum of so many may.
+    bound = (64 if wanted.dtype == np.float64 else 2) * ulp * np.broadcast_to(row, exact.shape)
+    assert np.all(np.abs(found[usual] - exact[usual]) <= bound[usual] + 1e-300), where
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", [*SCANS, *MAPS])
+def test_parts_are_those_of_the_whole(name: str, dtype: Any) -> None:
+    n = 130
+    many = [sorted([0, *range(3, 126, 2), n])] if dtype is np.float32 else []
+    for borders in ([], [1, 1, 40, 90], *many):
+        for called, tensors, options in _cases(name, dtype, n):
+            function = getattr(pb, called).function
+            wanted = function(**tensors, **options)
+            ranks: list[dict[str, Any]] = [
+                function.bind((), {**tensors, **options}) for _ in range(len(borders) + 1)
+            ]
+            for tensor in tensors.keys() - {"initial"}:
+                for rank, part in zip(ranks, _slices(tensors[tensor], borders), strict=True):
+                    rank[tensor] = part
+            found, collectives = run_slices(forms()[called], function, ranks)
+            where = f"{called} {options} at {borders[:5]}"
+            several = wanted if isinstance(wanted, tuple) else (wanted,)
+            for i, whole in enumerate(several):
+                parts = [results[i] for results in found]
+                along = whole.ndim == 2
+                _compare(np.concatenate(parts, -1) if along else parts[-1], whole, where)
+            assert collectives <= 2, where
+
+
+def test_products_that_leave_the_range_come_back() -> None:
+    """Through float64 alone the carries of these parts would be 0 and NaN."""
+    x = np.repeat([2.0**-4, 2.0**4, 2.0**-4, 2.0**4], 1000).astype(np.float32)[None]
+    function = pb.cumprod.function
+    ranks = [function.bind((), {"x": part}) for part in _slices(x, [1000, 2000, 3000])]
+    found, _ = run_slices(forms()["cumprod"], function, ranks)
+    assert all(np.isfinite(results[0]).all() for results in found)
+    assert found[2][0][0, 0] == 2.0**-4
+    factors = np.full((1, 4000), 4.0, np.float32)
+    function = pb.linear_scan.function
+    ranks = [
+        function.bind((), {"a": part, "b": np.zeros_like(part)})
+        for part in _slices(factors, [1000, 2000])
+    ]
+    found, _ = run_slices(forms()["linear_scan"], function, ranks)
+    assert all(np.array_equal(results[0], np.zeros_like(results[0])) for results in found)
+
+
+def _run(script: str, *args: str) -> None:
+    path = Path(__file__).with_name(script)
+    found = subprocess.run(
+        [sys.executable, path, *args], capture_output=True, text=True, timeout=300
+    )
+    assert (found.stdout, found.returncode) == ("", 0), found.stderr[-3000:]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_cases_between_processes(size: int) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch without gloo")
+    _run("ranks.py", str(size))
+
+
+def test_named_axes_of_eight_devices() -> None:
+    pytest.importorskip("jax")
+    _run("devices.py")
