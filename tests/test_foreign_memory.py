@@ -71,6 +71,27 @@ def test_short_storage_is_refused_before_and_after_a_call(subject: Subject) -> N
                 assert same_bits(array(before), array(again))
 
 
+# Calls of a tensor whose result is empty, and the shape of the tensor.
+EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, int]]] = {
+    "lerp": (lambda f, short: f(short, torch.ones(0, 3), 0.5), (1, 3)),
+    "entmax": (lambda f, short: f(torch.ones(0, 3), short), (1, 1)),
+    "linear_scan": (lambda f, short: f(short, torch.ones(0, 3), 0), (1, 3)),
+    "embedding": (lambda f, short: f(short, torch.ones(0, dtype=torch.int64)), (1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_short_storage_is_refused_where_the_result_is_empty(name: str) -> None:
+    """Also if nothing of the tensor is read, as of what is broadcast to an axis of size zero."""
+    (call, shape), function = EMPTY[name], with_empty_cache(name)
+    for _ in range(2):
+        assert call(function, torch.ones(shape)).numel() == 0
+    for size in (2, 2, 0):
+        with pytest.raises(pb.BufferTooSmall) as failure:
+            call(function, resize(torch.ones(shape), size))
+        assert failure.value.got == size
+
+
 @pytest.mark.parametrize("warm", [False, True])
 def test_short_storage_of_outputs_views_and_graded_tensors(warm: bool) -> None:
     function, x = with_empty_cache("cumsum"), torch.ones(64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +252,12 @@ def test_third_derivative() -> None:
         return torch.func.jacrev(torch.func.hessian(lambda x: cumprod(x, 0).square().sum()))(x)
 
     torch.testing.assert_close(of(pullback.cumprod), of(torch.cumprod))
+
+
+def test_first_call_of_a_process_under_a_transform_or_mode() -> None:
+    """What a front end looks at when it is loaded must not depend on what is active then."""
+    script = Path(__file__).with_name("first_torch_calls.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

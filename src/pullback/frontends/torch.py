@@ -32,6 +32,7 @@ from pullback.frontends.torch_launch import (
 from pullback.frontends.torch_library import dispatch, override
 from pullback.internals.torch import (
     forward_mode,
+    functionalizing,
     modes,
     profiling,
     tracing,
@@ -45,7 +46,10 @@ def call(function: Function, args: tuple[Any, ...], options: dict[str, Any], out
     """Run `function` on torch tensors."""
     if modes() or tracing():
         return dispatch(function, args, options, out)
-    if transforms() is not None or forward_mode():
+    active = transforms()
+    if active is not None and functionalizing(active):  # which has no rule for autograd.Function
+        return dispatch(function, args, options, out)
+    if active is not None or forward_mode():
         return transform(function, args, options, out)
     if profiling():  # the dispatcher names what it sees; it does not see this
         with profiler.record_function(f"pullback::{function.name}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import prod
 from typing import Any
@@ -111,7 +112,8 @@ def launch(function: Function, *args: Any, **options: Any) -> Any:
     key, state = key_of(function, args, options)
     if state >= FOREIGN:
         for name, value in given.items():
-            if isinstance(value, torch.Tensor) and value.is_cpu and not value.data_ptr():
+            tensor = isinstance(value, torch.Tensor) and value.is_cpu and value.numel()
+            if tensor and not value.data_ptr():
                 raise BufferTooSmall(function.name, name, value.nbytes, 0)
         raise Unsupported(function.name, "arguments", "dense tensors on the cpu", "others")
     entry = entry_of(key, function, args, options, None)
@@ -173,7 +175,18 @@ def _places(address: int, words: int, value: int) -> set[int]:
 
 def storage_words() -> tuple[int, int, int, int] | None:
     """Where this torch keeps the storage of a tensor, see headers.py: the words that hold in all of
-    these tensors what torch says of them. None if there are none, or several that agree."""
+    these tensors what torch says of them. None if there are none, or several that agree.
+
+    Looked at in a thread of its own: modes and transforms belong to a thread, and one that is
+    active in the first call of a process would make these tensors, too."""
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_storage_words).result()
+    except RuntimeError:  # no thread can be started
+        return None
+
+
+def _storage_words() -> tuple[int, int, int, int] | None:
     buffer = torch.frombuffer(bytearray(1111), dtype=torch.uint8)
     resized = torch.empty(700, dtype=torch.float64)
     resized.untyped_storage().resize_(1234)

@@ -52,6 +52,14 @@ tracing: Callable[[], bool] = _found("_C._is_tracing", torch.jit.is_tracing)
 _levels: Callable[[], Any] = _found("_C._functorch.get_interpreter_stack", _none)
 _jvp: Any = _found("_C._functorch.TransformType.Jvp")
 
+_functionalize: Any = _found("_C._functorch.TransformType.Functionalize")
+
+
+def functionalizing(transform: Any) -> bool:
+    """Whether a transform is torch.func.functionalize."""
+    return _functionalize is not None and transform.key() == _functionalize
+
+
 _forward_enabled: Callable[[], bool] = _required("_C._is_fwd_grad_enabled")
 _required("autograd.forward_ad._current_level")
 

@@ -19,6 +19,7 @@ from pullback.contract.errors import (
 )
 from pullback.contract.record import Slot
 from pullback.cpu.block import NEEDS_CHECK, TENSORS, WORKSPACE
+from pullback.tensor.adapters import torch_reach
 from pullback.tensor.layout import share_an_element
 from pullback.tensor.view import TensorRef, as_numpy, check_writable
 
@@ -77,8 +78,9 @@ class Rules:
         present = {i: view for i, view in enumerate(views) if view is not None and view.size}
         spans = {i: [end - view.address for end in view.bounds()] for i, view in present.items()}
         written = [i for i in spans if slots[i].written]
+        held = {i: v for i, v in enumerate(views) if v is not None and (v.size or _may_shrink(v))}
         return Rules(
-            tuple((i, view.element.itemsize - 1) for i, view in present.items()),
+            tuple((i, view.element.itemsize - 1) for i, view in held.items()),
             # Each output against everything else; a pair of outputs is looked at once.
             tuple(
                 (
@@ -189,6 +191,12 @@ class Launch:
                 f"memory apart from `{self._names[other]}`{allowed}",
                 "memory that shares elements with it",
             )
+
+
+def _may_shrink(view: TensorRef) -> bool:
+    """Whether a view without elements, such as one that was broadcast to none, is of a tensor that
+    has some: its storage may be resized, and is then refused as any other."""
+    return view.family == "torch" and torch_reach(view.array) > 0
 
 
 def _walk(view: TensorRef) -> tuple[Any, ...]:
