@@ -160,8 +160,8 @@ MUTANTS = (
     Mutant(
         "pieces: reversed ones begin where others do",
         "cpu/piecewise.py",
-        "            first = begin + count - 1 if back != 0 else begin",
-        "            first = begin",
+        "            from_ = 1 - begin - count if back != 0 else begin",
+        "            from_ = -begin if back != 0 else begin",
         "direction: pieces of reversed scans read and write before their begin",
         (laws("cumsum"), Fuzz("cumsum")),
     ),

@@ -45,6 +45,7 @@ _ASIDE = frozenset(
         "pullback.contract.errors",
         "pullback.contract.imports",
         "pullback.cpu.notice",
+        "pullback.cpu.program",
         "pullback.cpu.store",
     )
 )

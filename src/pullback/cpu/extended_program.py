@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from pullback.contract.element import ElementKind
 from pullback.contract.extension import BORDERS, INITIAL, INNER, Extension, Staged, arena
 from pullback.cpu import extended
 from pullback.cpu import piecewise as at
 from pullback.cpu.block import TENSORS
 from pullback.cpu.loops import axis_words
 from pullback.cpu.places import FINAL
-from pullback.cpu.program import Phase, Program, bits_of, grain_for
+from pullback.cpu.program import Callee, Phase, Program, bits_of, grain_for
 from pullback.cpu.scan_words import FIRST_WORD, MOST_TENSORS
 from pullback.tensor.layout import AxisLoops, Shape, Strides, contiguous_strides, merge
 
 SMALL = 4096  # items that do next to nothing
+# What a kernel that touches no element is compiled for.
+_ANY: dict[str, ElementKind] = {"element": ElementKind.F32, "index": ElementKind.I64}
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class _Builder:
             own[FINAL - FIRST_WORD] = position + at.GRADIENT
         phases, axis, walked = found.phases, 0, 0
         if extension.pieces is not None:
-            phases, axis, walked = self._piecewise(found, own)
+            phases, axis, walked = self._piecewise(found, own, position + at.PLAIN)
         words = self._words(position, axis, walked, back)
         block = position + len(words)
         words[at.LENGTH] = block
@@ -139,19 +142,23 @@ class _Builder:
 
     # --- phases ----------------------------------------------------------------------------------
 
-    def _piecewise(self, found: Program, own: Sequence[int]) -> tuple[tuple[Phase, ...], int, int]:
+    def _piecewise(
+        self, found: Program, own: Sequence[int], into: int
+    ) -> tuple[tuple[Phase, ...], int, int]:
         (phase,) = found.phases
-        kernel, axis = at.PIECEWISE[phase.kernel]
+        axis = found.axis
         rank = own[axis - FIRST_WORD + 1]
         walked = (len(own) - (axis - FIRST_WORD) - 2 - rank) // (rank + 2)
         pieces = self.extension.count
         items = phase.count * pieces
         size = prod(self.extension.staged) * self.desc.element.itemsize * len(self.tensors)
-        return (Phase(kernel, items, grain_for(size // max(items, 1))),), axis, walked
+        grain = grain_for(size // max(items, 1))
+        plain = Callee(phase.kernel, 0, 1, phase.element, phase.index, into)
+        return (plain, Phase(at.run_pieces, items, grain, **_ANY)), axis, walked
 
     def _before(self) -> tuple[Phase, ...]:
-        index = None if self.offsets is None else self.offsets.element
-        phases = [Phase(extended.extended_begin, 1, 1, index=index)]
+        index = ElementKind.I64 if self.offsets is None else self.offsets.element
+        phases = [Phase(extended.extended_begin, 1, 1, ElementKind.F32, index)]
         if any(not staged.written for _, staged, _ in self.rows):
             phases.append(self._copies(extended.extended_in))
             if self.extension.leads:

@@ -1,6 +1,7 @@
 """The thread pool: how many threads a call may use, and the native runner of programs.
 
-A program is an int64 array of phases, four words each: kernel address, item count, grain, zero.
+A program is an int64 array of phases, four words each: kernel address, item count, grain, and the
+word of the block that gets the address, or 0.
 A kernel is `void kernel(int64_t *block, int64_t low, int64_t high)`; word 0 of its block is the
 status. Chunks begin at multiples of the grain, whatever the number of threads.
 

@@ -28,12 +28,30 @@ class Phase:
     element: ElementKind | None = None
     index: ElementKind | None = None
 
+    @property
+    def extent(self) -> tuple[int, int, int]:
+        """What follows the address of the kernel in the words of a program."""
+        return self.count, self.grain, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Callee(Phase):
+    """A kernel that one of a later phase calls: it has no items, and its address is written to
+    word `into` of the block."""
+
+    into: int = 0
+
+    @property
+    def extent(self) -> tuple[int, int, int]:
+        return 0, 1, self.into
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
     phases: tuple[Phase, ...]
     words: tuple[int, ...]
     index: ElementKind = ElementKind.I64
+    axis: int = 0  # of a scan: the word of the block where those of the axis walk begin
 
 
 def grain_for(bytes_per_item: int, at_least: int = BYTES_PER_CHUNK) -> int:
@@ -50,7 +68,7 @@ def encode(phases: Sequence[Phase], element: ElementKind, index: ElementKind) ->
     """The words of a program as the thread pool reads them: four per phase."""
     for phase in phases:
         address = phase.kernel.address(phase.element or element, phase.index or index)
-        yield from (address, phase.count, phase.grain, 0)
+        yield from (address, *phase.extent)
 
 
 # Outputs larger than the caches gain from non-temporal stores; smaller ones are read again soon.

@@ -67,4 +67,4 @@ def scan_program(
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)
     kernel = walks.kernels[walk + ("_back" if back and walk != "across" else "")]
-    return Program((Phase(kernel, items, grain),), tuple(words))
+    return Program((Phase(kernel, items, grain),), tuple(words), axis=AXIS)

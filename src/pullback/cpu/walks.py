@@ -25,7 +25,6 @@ from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, is_aligned, to_next_line
 from pullback.cpu.numerics import one_nan
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
-from pullback.cpu.piecewise import add_piecewise
 from pullback.cpu.places import (
     AXIS,
     FINAL,
@@ -54,18 +53,15 @@ SIDE: Final = 1024  # lines of a strip across
 NEAR: Final = 1024
 AHEAD: Final = 16
 
-PIECEWISE_WALKS: Final = ("along", "across")  # which run on pieces of lines
-
 # --- walks ----------------------------------------------------------------------------------------
 
 
 class Walks:
     """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared; and
     those whose steps run against memory order, which end in _back. Each is an attribute of its
-    module too: a program that JAX exported finds its kernels by name. `pieces`: there are kernels
-    that run on pieces of lines, too; exclusive scans of pieces are plain ones of staged tensors."""
+    module too: a program that JAX exported finds its kernels by name."""
 
-    def __init__(self, scan: Scan, name: str, module: str, pieces: bool = True) -> None:
+    def __init__(self, scan: Scan, name: str, module: str) -> None:
         self.scan = scan
         self.shares = scan.carried is not None
         bodies = {"along": _along, "lines": _lines, "across": _across}
@@ -80,14 +76,6 @@ class Walks:
                     full = f"{name}_{walk}{suffix}"
                     kernel = self.kernels[walk + suffix] = _kernel(body, back, full, module)
                     setattr(sys.modules[module], full, kernel)
-                    if pieces and walk in PIECEWISE_WALKS:
-                        once = inlined(_with_direction(body, back))
-                        piecewise = add_piecewise(kernel, once, AXIS, module)
-                        setattr(sys.modules[module], f"{full}_pieces", piecewise)
-
-
-def _with_direction(body: Callable[..., Any], back: int) -> Callable[..., Any]:
-    return lambda task, lo, hi: body(task, lo, hi, back)
 
 
 def _template(task, lo, hi):
@@ -191,6 +179,13 @@ def _streams_to(task, out, back):
     return word(task, STREAMS) != 0 and is_aligned(out[0], out[1] + back, 16)
 
 
+@inlined
+def _fence_streams(task):
+    """Only after such stores: it waits for all others too, which short pieces of lines feel."""
+    if word(task, STREAMS) != 0:
+        fence()
+
+
 def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, ins_of, outs_of = scan.start, pieces.ins, pieces.outs
     stretch, renewed, begin, finish = pieces.stretch, pieces.renewed, pieces.begin, pieces.finish
@@ -217,7 +212,7 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                 )
                 state = renewed(none, state)
             finish(task, state, line, 0, 1)
-        fence()
+        _fence_streams(task)
 
     return along
 
@@ -262,7 +257,7 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                 publish(link, chunk, carried(state))
             if end == n:
                 finish(task, state, line, 0, 1)
-        fence()
+        _fence_streams(task)
 
     return shared
 
@@ -321,7 +316,7 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                     ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back
                 )
                 finish(task, state, first, c, count)
-        fence()
+        _fence_streams(task)
 
     return lines
 
@@ -394,6 +389,6 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             for cell in range(cells):
                 c = low + cell * W
                 finish(task, states[cell], first, max(c, 0), min(c + W, end) - max(c, 0))
-        fence()
+        _fence_streams(task)
 
     return across

@@ -371,6 +371,8 @@ def _run(program, phases, block, threads, watch):
     while phase < phases and status == 0:
         record = program + phase * 32
         kernel, count, grain = load(record), load(record + 8), load(record + 16)
+        if load(record + 24) != 0:
+            store(block + 8 * load(record + 24), kernel)
         if count > 0:
             if threads <= 1 or count <= grain or grain < 1:
                 _do_alone(kernel, count, grain, block, watch)

@@ -8,7 +8,7 @@ whole launch but for addresses:
     the words of the block,
     places: (word of the block, operand, byte offset, bytes); operands count the inputs, then the
     results, whose sizes in bytes matter to the memory below them
-    phases: (kernel key, items, grain, 0)
+    phases: (kernel key, items, grain, word of the block that gets the address of the kernel, or 0)
 
 An executable may be stored and loaded in another process, so nothing in it is an address. Kernels
 go by a key, which `enrol` enters in a table of this process; the handler finds addresses there.
@@ -123,6 +123,7 @@ def handle(address):
             return _failure(address, block)
         block[word] = kernel
         block[word + 1], block[word + 2] = launch[cursor + 1], launch[cursor + 2]
+        block[word + 3] = launch[cursor + 3]
         cursor += 4
     program = address_of(block) + 8 * length
     threads = load(words[THREADS])

@@ -82,7 +82,7 @@ def custom_call(op: str, call: Call, part: bool = False) -> CustomCall:
         for phase in program.phases
     ]
     phases = [
-        (xla.enrol(*kernel), phase.count, phase.grain, 0)
+        (xla.enrol(*kernel), *phase.extent)
         for phase, kernel in zip(program.phases, kernels, strict=True)
     ]
     block = (0,) * (TENSORS + len(slots)) + program.words

@@ -100,7 +100,7 @@ _SCAN = Scan(
     ahead=(0, 0),
 )
 FORWARD = Walks(_SCAN, "linear_scan", __name__)
-FORWARD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "linear_scan_exclusive", __name__, pieces=False)
+FORWARD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "linear_scan_exclusive", __name__)
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -258,7 +258,6 @@ BACKWARD_EXCLUSIVE = Walks(
     ),
     "linear_scan_backward_exclusive",
     __name__,
-    pieces=False,
 )
 
 

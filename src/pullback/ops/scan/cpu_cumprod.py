@@ -88,7 +88,7 @@ _SCAN = Scan(
     begun=inlined(lambda none, initial: (initial,)),
 )
 CUMPROD = Walks(_SCAN, "cumprod", __name__)
-CUMPROD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "cumprod_exclusive", __name__, pieces=False)
+CUMPROD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "cumprod_exclusive", __name__)
 
 
 # --- f64, step by step ----------------------------------------------------------------------------
@@ -153,6 +153,4 @@ _SCAN_F64 = Scan(
     begun=inlined(lambda none, initial: (initial, none[1])),
 )
 CUMPROD_F64 = Walks(_SCAN_F64, "cumprod_f64", __name__)
-CUMPROD_F64_EXCLUSIVE = Walks(
-    exclusive_of(_SCAN_F64), "cumprod_f64_exclusive", __name__, pieces=False
-)
+CUMPROD_F64_EXCLUSIVE = Walks(exclusive_of(_SCAN_F64), "cumprod_f64_exclusive", __name__)

@@ -190,7 +190,7 @@ def _walks(name: str, ways: tuple[Function, ...], edged: Function, ahead: int) -
         inputs=(0, 2, 3),
         ahead=(0, 0, ahead),
     )
-    return Walks(scan, name, __name__, pieces=ahead > 0)
+    return Walks(scan, name, __name__)
 
 
 CUMPROD_BACKWARD = _walks("cumprod_backward", (_parts, _sums, _step_by_step), _edged, 1)
@@ -300,7 +300,7 @@ def _exact_walks(name: str, step_by: Function, edged: Function, ahead: int) -> W
         inputs=(0, 2, 3),
         ahead=(0, 0, ahead),
     )
-    return Walks(scan, name, __name__, pieces=ahead > 0)
+    return Walks(scan, name, __name__)
 
 
 CUMPROD_BACKWARD_F64 = _exact_walks("cumprod_backward_f64", _exact_step, _edged, 1)

@@ -109,6 +109,4 @@ _SCAN = Scan(
     begun=_begun,
 )
 CUMSUM = Walks(_SCAN, "cumsum", __name__)
-CUMSUM_EXCLUSIVE = Walks(
-    exclusive_of(_SCAN, start=_start_exclusive), "cumsum_exclusive", __name__, pieces=False
-)
+CUMSUM_EXCLUSIVE = Walks(exclusive_of(_SCAN, start=_start_exclusive), "cumsum_exclusive", __name__)

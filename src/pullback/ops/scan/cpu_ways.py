@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +24,7 @@ from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
 from pullback.cpu.scan_words import MOST_TENSORS
+from pullback.cpu.sweep import AXIS
 from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
 from pullback.ops.scan.recomputed import RECOMPUTED
 from pullback.tensor.layout import AxisLoops, along_axis
@@ -170,8 +170,6 @@ def _short(loops: AxisLoops, way: Way) -> int:
 
 
 def _program(desc: Any, views: list[Any], way: Way) -> Program:
-    if desc.num_pieces is not None:
-        import_module("pullback.ops.scan.cpu_pieces")  # its kernels register themselves
     present = next(v for v in views if v is not None)
     strides = [(v or present).strides for v in views]
     strides += [present.strides] * (TENSORS_WALKED - len(strides))
@@ -209,4 +207,4 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
         *axis_words(loops, desc.reverse != way.against),
         *(0,) * (LINK_WORDS * links),
     )
-    return Program((phase,), words)
+    return Program((phase,), words, axis=AXIS)
