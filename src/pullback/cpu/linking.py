@@ -3,7 +3,8 @@
 Numba optimises every function it meets and makes machine code of it, together with all it calls,
 before the caller does the same again: a kernel of ten small functions deep pays ten times. Ours are
 always inlined and never called on their own, so here they are only linked; what is optimised and
-made into machine code is the kernel. That more than halves the time of compilation.
+made into machine code is the kernel. That more than halves the time of compilation. Another tenth
+goes with the passes over things that no kernel has.
 """
 
 from __future__ import annotations
@@ -15,9 +16,35 @@ from typing import Any, ClassVar
 
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import PassManager
 from numba.core.registry import cpu_target
 
 from pullback.contract.settings import SAFE
+
+# Passes for with statements, closures, array expressions, literal arguments and parallel loops.
+_UNUSED = frozenset(
+    (
+        "WithLifting",
+        "InlineClosureLikes",
+        "InlineOverloads",
+        "RewriteDynamicRaises",
+        "MakeFunctionToJitFunction",
+        "FindLiterallyCalls",
+        "LiteralUnroll",
+        "LiteralPropagationSubPipelinePass",
+        "NopythonRewrites",
+        "NoPythonSupportedFeatureValidation",
+        "DumpParforDiagnostics",
+    )
+)
+
+
+_ADD_PASS = PassManager.add_pass
+
+
+def _add_used_pass(manager: Any, kind: Any, description: str = "") -> None:
+    if kind.__name__ not in _UNUSED:
+        _ADD_PASS(manager, kind, description)
 
 
 class _Part(JITCodeLibrary):
@@ -27,10 +54,9 @@ class _Part(JITCodeLibrary):
 
     def finalize(self) -> None:
         if self.name == self.kernel:
+            self._linking_libraries = _needed(self)
             super().finalize()
             return
-        for library in dict.fromkeys(self._linking_libraries):
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalize_dynamic_globals()
         self._finalized = True
 
@@ -46,6 +72,17 @@ class _Part(JITCodeLibrary):
         return int(super().get_pointer_to_function(name)) if self.name == self.kernel else 0
 
 
+def _needed(library: Any) -> list[Any]:
+    """The libraries that one links, those that these link, and so on, each once."""
+    found = dict.fromkeys(library._linking_libraries)
+    todo = list(found)
+    for one in todo:  # which grows meanwhile
+        new = [other for other in one._linking_libraries if other not in found]
+        found.update(dict.fromkeys(new))
+        todo += new
+    return todo
+
+
 @contextmanager
 def linked_into(kernel: str) -> Iterator[None]:
     """While this lasts, what Numba compiles are parts of the function of this name. A signal
@@ -54,20 +91,29 @@ def linked_into(kernel: str) -> Iterator[None]:
     if SAFE or not _is_known(codegen):
         yield
         return
-    with global_compiler_lock:
-        own = vars(codegen)
-        ours = {
-            "_library_class": type("PartOfKernel", (_Part,), {"kernel": kernel}),
-            "set_env": partial(_set_environment, codegen),
-        }
-        before = {name: own[name] for name in ours if name in own}
-        own.update(ours)
-        try:
-            yield
-        finally:
-            for name in ours:
-                del own[name]
-            own.update(before)
+    library = type("PartOfKernel", (_Part,), {"kernel": kernel})
+    set_env = partial(_set_environment, codegen)
+    with (
+        global_compiler_lock,
+        _replaced(codegen, _library_class=library, set_env=set_env),
+        _replaced(PassManager, add_pass=_add_used_pass),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, **ours: Any) -> Iterator[None]:
+    """Attributes of an object or a class, other ones for a while."""
+    before = {name: vars(owner)[name] for name in ours if name in vars(owner)}
+    for name, value in ours.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in ours:
+            delattr(owner, name)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def _is_known(codegen: Any) -> bool:
