@@ -91,3 +91,11 @@ def test_overlap_that_is_too_hard_to_decide_counts_as_one() -> None:
     assert share_an_element(first, second)
     assert not share_an_element(memory[:8:2], memory[1:8:2])
     assert share_an_element(memory[:4], memory[3:8])
+
+
+def test_broadcast_tensors_do_not_order_the_loops() -> None:
+    """A factor per channel: channels stay innermost, as they lie in tensors of full size."""
+    factors, full = (0, 0, 1), (32768, 64, 1)
+    loops = along_axis((64, 512, 64), 1, [factors, full, full])
+    assert loops.columns
+    assert loops.rest.strides == ((0, 1), (32768, 1), (32768, 1))

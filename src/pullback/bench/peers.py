@@ -176,6 +176,7 @@ class Library:
 
 LIBRARIES: dict[str, Library] = {
     "torch": Library("torch", "torch", eager),
+    "torch loop": Library("torch", "torch loop", eager),
     "torch out": Library("torch", "torch out", into_given),
     "torch.compile": Library("torch", "torch", compiled, _no_compiler, slow=True),
     "jax": Library("jax", "jax", jitted),

@@ -81,7 +81,8 @@ def share_an_element(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) 
 class Loops:
     """Several tensors of one shape, walked together: extents outermost first, and for each
     tensor its element strides. Axes of extent one are gone, neighbours are merged where every
-    tensor allows it, and the axes are ordered by the strides of the first tensor."""
+    tensor allows it, and the axes are ordered by the strides of the first tensor of those that are
+    broadcast along the fewest axes."""
 
     extents: Shape
     strides: tuple[Strides, ...]
@@ -100,7 +101,9 @@ def merge(shape: Shape, strides: Sequence[Strides], *, ordered: bool = False) ->
         if extent != 1
     ]
     if not ordered:
-        axes.sort(key=lambda axis: [-abs(step) for step in axis[1]])
+        zeros = [sum(steps[t] == 0 for _, steps in axes) for t in range(len(strides))]
+        leading = sorted(range(len(strides)), key=zeros.__getitem__)
+        axes.sort(key=lambda axis: [-abs(axis[1][t]) for t in leading])
     merged: list[tuple[int, tuple[int, ...]]] = axes[:1]
     for (_, _), (extent, steps) in pairwise(axes):
         outer_extent, outer_steps = merged[-1]
