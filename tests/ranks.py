@@ -38,6 +38,7 @@ CASES: list[Case] = [
     ("log along", lambda x: pb.logcumsumexp(x), (X8,), (COLUMNS,), COLUMNS, 1, 1),
     ("recurrence along", pb.linear_scan, (X, Y), (COLUMNS, COLUMNS), COLUMNS, 1, 1),
     ("discount along", pb.discounted_sum, (X, X[0, :1]), (COLUMNS, WHOLE), COLUMNS, 1, 2),
+    ("loss along", pb.softmax_loss, (X8, IDS), (COLUMNS, WHOLE), WHOLE, 1, 1),
     ("softmax along", pb.softmax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
     ("log_softmax along", pb.log_softmax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
     ("sparsemax along", pb.sparsemax, (X8,), (COLUMNS,), COLUMNS, 1, 1),
@@ -51,6 +52,9 @@ CASES: list[Case] = [
     ("initial", lambda x, i: pb.logcumsumexp(x, -1, initial=i), (X, X[:, 0]),
      (ROWS, ROWS), ROWS, 0, 0),
     ("recurrence", lambda a, b: pb.linear_scan(a, b, 0), (X, Y), (COLUMNS, COLUMNS), COLUMNS, 0, 0),
+    ("started", lambda x: pb.cumsum(x, initial=2.0), (X,), (ROWS,), ROWS, 0, 1),
+    ("factor in common", pb.linear_scan, (X8[0], Y.double()), (WHOLE, ROWS), ROWS, 0, 1),
+    ("lerp to one row", lambda a, b: pb.lerp(a, b, 0.3), (X, Y[:1]), (ROWS, WHOLE), ROWS, 0, 1),
     ("softmax", pb.softmax, (X,), (ROWS,), ROWS, 0, 0),
     ("entmax", lambda x: pb.entmax(x, 1.3, 0), (X,), (COLUMNS,), COLUMNS, 0, 0),
     ("loss", pb.softmax_loss, (X, IDS), (ROWS, ROWS), ROWS, 0, 0),
@@ -172,12 +176,86 @@ def local_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
     wanted = pb.cummax(X, return_indices=True)
     if not torch.equal(values, wanted[0][:, own]) or not torch.equal(places, wanted[1][:, own]):
         yield "cummax with indices: other values"
+    yield from loss_faults(mesh, own)
+    yield from table_faults(mesh, own, borders, rank)
     for wrong in (None, "sp", 3):
         try:
             distributed.cumsum(X, over=wrong)
             yield f"over={wrong}: no error"
         except pb.InvalidProblem:
             pass
+
+
+def loss_faults(mesh: Any, own: slice) -> Iterator[str]:
+    """Classes in parts: one collective (two where parts are uneven), and none for the gradient."""
+    classes = torch.tensor([0, 3, 10, 7, 2, 5])
+    for name, target in (("softmax_loss", classes), ("sparsemax_loss", classes)):
+        whole, part = X.clone().requires_grad_(), X[:, own].clone().requires_grad_()
+        wanted = getattr(pb, name)(whole, target)
+        wanted.backward(torch.ones_like(wanted))
+        found = getattr(distributed, name)(part, target, over=mesh)
+        with CommDebugMode() as counted:
+            found.backward(torch.ones_like(found))
+        if name == "softmax_loss" and counted.get_total_counts():
+            yield f"{name}: collectives of the gradient {counted.get_comm_counts()}"
+        assert whole.grad is not None
+        assert part.grad is not None
+        if not torch.allclose(found, wanted, rtol=1e-6):
+            yield f"{name}: other values"
+        if not torch.allclose(part.grad, whole.grad[:, own], rtol=1e-6, atol=1e-7):
+            yield f"{name}: other values of the gradient"
+    try:
+        distributed.softmax_loss(X[:, own], torch.full((6,), 11), over=mesh)
+        yield "a class out of range: no error"
+    except pb.IndexOutOfRange as error:
+        if "in [0, 11), got 11 at position 0" not in str(error):
+            yield f"a class out of range: {error}"
+
+
+def table_faults(mesh: Any, own: slice, borders: list[int], rank: int) -> Iterator[str]:
+    """A table and segments by rows: the bits of one machine; what one rank finds, all raise."""
+    torch.manual_seed(1)
+    weight, ids, dout = torch.randn(11, 3), torch.randint(0, 11, (22,)), torch.randn(22, 3)
+    weight[4] = -0.0
+    whole, part = weight.clone().requires_grad_(), weight[own].clone().requires_grad_()
+    pb.embedding(whole, ids, padding_idx=-2).backward(dout)
+    batch = slice(2 * own.start, 2 * own.stop)
+    wanted = pb.embedding(whole, ids, padding_idx=-2)[batch]
+    found = distributed.embedding(part, ids[batch], padding_idx=-2, over=mesh)
+    found.backward(dout[batch])
+    assert whole.grad is not None
+    assert part.grad is not None
+    if not torch.equal(found, wanted) or not torch.equal(found.signbit(), wanted.signbit()):
+        yield "embedding by rows: other bits"
+    if not torch.equal(part.grad, whole.grad[own]):
+        yield "embedding by rows: other bits of the gradient"
+    bad = torch.where(ids == ids[-1], 99, ids)
+    skipped = distributed.embedding(part, bad[batch], out_of_range="skip", over=mesh)
+    if not torch.equal(skipped, pb.embedding(weight, bad, out_of_range="skip")[batch]):
+        yield "embedding by rows, some skipped: other bits"
+    last = torch.full((2,), 99 if rank == dist.get_world_size() - 1 else 0)
+    try:
+        distributed.embedding(part, last, over=mesh)
+        yield "an index out of range: no error"
+    except pb.IndexOutOfRange as error:
+        if f"99 at position 0 of rank {dist.get_world_size() - 1}" not in str(error):
+            yield f"an index out of range: {error}"
+    columns = distributed.embedding(weight[:, :2], ids, by="columns", over=mesh)
+    if not torch.equal(columns, pb.embedding(weight, ids)[:, :2]):
+        yield "embedding by columns: other bits"
+    rows, segments = torch.randn(11, 4), torch.randint(0, 5, (11,))
+    for name in ("segment_sum", "segment_max", "segment_softmax"):
+        function = getattr(pb, name)
+        whole, part = rows.clone().requires_grad_(), rows[own].clone().requires_grad_()
+        wanted = function(whole, segments, 5)
+        wanted.backward(torch.ones_like(wanted))
+        found = getattr(distributed, name)(part, segments[own], 5, over=mesh)
+        found.backward(torch.ones_like(found))
+        assert whole.grad is not None
+        assert part.grad is not None
+        expected = wanted if found.shape[0] == 5 else wanted[own]
+        if not torch.equal(found, expected) or not torch.equal(part.grad, whole.grad[own]):
+            yield f"{name} by rows: other bits"
 
 
 def run(rank: int, size: int, folder: str) -> None:

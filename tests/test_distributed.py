@@ -3,6 +3,7 @@ processes joined by gloo, named axes of JAX on eight devices of one process."""
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.distributed.cost import collectives
 from pullback.distributed.forms import forms
 from pullback.distributed.slices import run_slices
 
@@ -97,14 +99,19 @@ def test_parts_are_those_of_the_whole(name: str, dtype: Any) -> None:
             for tensor in tensors.keys() - {"initial"}:
                 for rank, part in zip(ranks, _slices(tensors[tensor], borders), strict=True):
                     rank[tensor] = part
-            found, collectives = run_slices(forms()[called], function, ranks)
+            found, count, sent = run_slices(forms()[called], function, ranks)
             where = f"{called} {options} at {borders[:5]}"
             several = wanted if isinstance(wanted, tuple) else (wanted,)
             for i, whole in enumerate(several):
                 parts = [results[i] for results in found]
                 along = whole.ndim == 2
                 _compare(np.concatenate(parts, -1) if along else parts[-1], whole, where)
-            assert collectives <= 2, where
+            cost = collectives(called, pb.ElementKind.of(several[0]))
+            assert cost is not None
+            if count == cost.count:  # else too many candidates: parts are gathered whole
+                assert sent == cost.sent(rows=3), where
+            else:
+                assert "CANDIDATES" in vars(sys.modules[forms()[called].__module__]), where
 
 
 def test_products_that_leave_the_range_come_back() -> None:
@@ -112,7 +119,7 @@ def test_products_that_leave_the_range_come_back() -> None:
     x = np.repeat([2.0**-4, 2.0**4, 2.0**-4, 2.0**4], 1000).astype(np.float32)[None]
     function = pb.cumprod.function
     ranks = [function.bind((), {"x": part}) for part in _slices(x, [1000, 2000, 3000])]
-    found, _ = run_slices(forms()["cumprod"], function, ranks)
+    found, *_ = run_slices(forms()["cumprod"], function, ranks)
     assert all(np.isfinite(results[0]).all() for results in found)
     assert found[2][0][0, 0] == 2.0**-4
     factors = np.full((1, 4000), 4.0, np.float32)
@@ -121,8 +128,55 @@ def test_products_that_leave_the_range_come_back() -> None:
         function.bind((), {"a": part, "b": np.zeros_like(part)})
         for part in _slices(factors, [1000, 2000])
     ]
-    found, _ = run_slices(forms()["linear_scan"], function, ranks)
+    found, *_ = run_slices(forms()["linear_scan"], function, ranks)
     assert all(np.array_equal(results[0], np.zeros_like(results[0])) for results in found)
+
+
+@pytest.mark.parametrize("borders", [[], [10, 20], [3, 3, 25]])
+def test_loss_of_classes_in_parts(borders: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 30)).astype(np.float32)
+    x[3], x[2, 5] = -np.inf, np.inf
+    target, dy = np.array([3, 29, 5, 0]), rng.normal(size=4).astype(np.float32)
+    wanted, p = pb.softmax_loss(x, target, return_probabilities=True)
+    options = {"target": target, "return_probabilities": True}
+    function, backward = pb.softmax_loss.function, pb.softmax_loss_backward.function
+    ranks = [function.bind((), {"x": part, **options}) for part in _slices(x, borders)]
+    found, count, _ = run_slices(forms()["softmax_loss"], function, ranks)
+    assert count == (2 if len(borders) == 3 else 1)  # where parts begin has to be told if uneven
+    for loss, _part in found:
+        assert np.allclose(loss, wanted, rtol=1e-6)
+    assert np.allclose(np.concatenate([part for _, part in found], -1), p, rtol=1e-6)
+    ranks = [backward.bind((dy, part, target), {}) for part in _slices(p, borders)]
+    found, *_ = run_slices(forms()["softmax_loss_backward"], backward, ranks)
+    dx = np.concatenate([part for (part,) in found], -1)
+    assert np.allclose(dx, pb.softmax_loss_backward(dy, p, target), rtol=1e-6)
+    bad = {**options, "target": np.array([1, 99, 2, 3])}
+    ranks = [function.bind((), {"x": part, **bad}) for part in _slices(x, borders)]
+    with pytest.raises(pb.IndexOutOfRange, match=r"in \[0, 30\), got 99 at position 1"):
+        run_slices(forms()["softmax_loss"], function, ranks)
+
+
+def test_windows_of_a_file_give_the_bits_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "examples" / "out_of_core.py"
+    runpy.run_path(str(path))["main"](rows=2, steps=100_000, window=9_000)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert all("12 windows, 0 of 200000 differ" in line for line in said), said
+
+
+def test_a_kernel_says_what_it_takes_over_ranks() -> None:
+    desc = pb.ScanDescriptor(
+        kind=pb.ScanKind.CUMSUM, input_shape=(3, 5), scan_axis=1, element=pb.ElementKind.F32
+    )
+    found = pb.ScanPlan.select(pb.Stream.cpu(), desc).sku.collectives
+    assert (found.operation, found.count, found.sent(rows=3), found.same_bits) == (
+        "all_gather",
+        1,
+        24,
+        False,
+    )
+    assert str(found) == "all_gather, 8 bytes a row, folded in the order of ranks"
 
 
 def _run(script: str, *args: str) -> None:

@@ -46,7 +46,12 @@ def show(
     for entry in entries:
         out.print()
         screen.show(_tensor_table(entry))
-        for line in (*_asks(entry.plan), *entry.skus, f"at a training size: {_said(entry)}"):
+        for line in (
+            *_asks(entry.plan),
+            *entry.skus,
+            *_spread(entry),
+            f"at a training size: {_said(entry)}",
+        ):
             out.print(f"  {line}", markup=False, soft_wrap=True)
 
 
@@ -67,6 +72,12 @@ def _signature(function: Any) -> str:
     bare = [p.replace(annotation=p.empty) for p in whole.parameters.values()]
     written = str(whole.replace(parameters=bare, return_annotation=whole.empty))
     return re.sub(r"<([\w.]+): [^>]*>", r"\1", written)  # members of enumerations as one types them
+
+
+def _spread(entry: Entry) -> list[str]:
+    """What it takes over an axis that is spread over ranks."""
+    found = dict.fromkeys(str(sku.collectives) for sku in entry.skus if sku.collectives)
+    return [f"over ranks: {line}" for line in found]
 
 
 def _plan(entry: Entry) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from pullback.contract.element import ElementKind
+from pullback.contract.imports import resolve
 from pullback.contract.kinds import BackendKind, MathPrecision, OpCategory, Reproducibility
 
 
@@ -46,6 +48,12 @@ class KernelSku:
     arch: str
     backend: BackendKind
     precision_guarantee: PrecisionGuarantee
+
+    @property
+    def collectives(self) -> Any:
+        """What this op takes over an axis that is spread over ranks (docs/distributed.md); None
+        where its operands are gathered whole."""
+        return resolve("pullback.distributed.cost:of_sku")(self)
 
     def __str__(self) -> str:
         aux = f"+{self.aux_element.value}" if self.aux_element else ""

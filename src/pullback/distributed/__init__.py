@@ -8,6 +8,10 @@
 Parts are those of the axis that a function works along, in the order of ranks, of any extents.
 Results are this rank's parts. Options are those of the function itself, but for `offsets` and
 `out`. `exact=True` asks for the bits of one machine, whatever that takes (docs/distributed.md).
+
+A table has parts by rows, in the order of ranks, each rank having indices of its own; segments have
+parts by rows, and all ranks have the result. With `by="columns"` (or "features") parts are those of
+an axis that is free: the plain function, with no collective.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.imports import resolve
 from pullback.tensor.adapters import family_of
 
+BY = ("rows", "columns", "features")
 _CALLS = {
     "torch": "pullback.distributed.torch_groups:call",
     "jax": "pullback.distributed.jax_axes:call",
@@ -29,21 +34,26 @@ _CALLS = {
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'pullback.distributed' has no attribute {name!r}")
-    function = getattr(getattr(pullback, name, None), "function", None)
-    if function is None or name.endswith("_backward") or "axis" not in function.parameters:
+    if not _is_spread(name):
         raise AttributeError(f"module 'pullback.distributed' has no attribute {name!r}")
-    return _spread(function)
+    return _spread(getattr(pullback, name).function)
 
 
 @cache
 def _spread(function: Any) -> Any:
     """A function with `over` and `exact`."""
 
-    def spread(*args: Any, over: Any = None, exact: bool = False, **options: Any) -> Any:
+    def spread(
+        *args: Any, over: Any = None, exact: bool = False, by: str = "rows", **options: Any
+    ) -> Any:
         arguments = function.bind(*function.without_numbers(args, options))
         if over is None:
             expected = "given: a DeviceMesh or process group (PyTorch), the name of an axis (JAX)"
             raise InvalidProblem(function.name, "over", expected, "None")
+        if by not in BY:
+            raise InvalidProblem(function.name, "by", f"one of {BY}", repr(by))
+        if by != "rows":
+            return function(**arguments)
         if arguments.get("offsets") is not None:
             raise Unsupported(function.name, "offsets", "None over ranks", "borders")
         adapter = family_of(args[0]) if args else None
@@ -59,9 +69,12 @@ def _spread(function: Any) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [n for n in pullback.__all__ if not n.endswith("_backward") and _has_axis(n)]
+    return [name for name in pullback.__all__ if _is_spread(name)]
 
 
-def _has_axis(name: str) -> bool:
-    function = getattr(getattr(pullback, name), "function", None)
-    return function is not None and "axis" in function.parameters
+def _is_spread(name: str) -> bool:
+    """Whether there is such a function, with an axis or with a form of its own."""
+    function = getattr(getattr(pullback, name, None), "function", None)
+    if function is None or name.endswith("_backward"):
+        return False
+    return "axis" in function.parameters or name in resolve("pullback.distributed.forms:forms")()

@@ -29,9 +29,9 @@ class Gradient:
         for name in names:
             if name in known:
                 found[name] = known[name]
-            elif name in self.function.tensors:
+            elif name in self.function.tensors and name not in self.function.defaults:
                 found[name] = result
-        return {**self.function.defaults, **found}
+        return {**self.function.defaults, **known, **found}
 
     def names(self, given: Mapping[str, Any]) -> list[str]:
         """Arguments that it gives the gradients of, in order."""
@@ -39,6 +39,14 @@ class Gradient:
         floats = [n for n in forward.tensors if n not in forward.indices]
         order = sorted(floats, key=lambda n: n not in self.renamed)  # renamed ones lead
         return [name for name in order if hasattr(given[name], "shape")]
+
+
+def recorded(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under which a function gives a second result, which its gradient needs in the place
+    of the first, unless they are set."""
+    rule = function.calculus.records
+    extra = rule(arguments) if rule else {}
+    return {name: value for name, value in extra.items() if arguments[name] != value}
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import pullback
 from pullback.contract.imports import imported
-from pullback.ops.sharding import Form
+from pullback.ops.sharding import Form, Sends
 
 
 @cache
@@ -26,6 +26,11 @@ def _modules() -> list[Any]:
 @cache
 def forms() -> dict[str, Form]:
     return {name: form for module in _modules() for name, form in module.SHARDED.items()}
+
+
+@cache
+def sends() -> dict[str, Sends]:
+    return {name: sent for module in _modules() for name, sent in module.SENDS.items()}
 
 
 @cache

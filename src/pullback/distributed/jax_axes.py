@@ -15,7 +15,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from pullback.contract.errors import InvalidProblem
-from pullback.distributed.calls import Gradient, form_of
+from pullback.distributed.calls import Gradient, form_of, recorded
 from pullback.internals.jax import varying
 from pullback.ops.axes import axes_of
 from pullback.ops.sharding import INF, Spread
@@ -119,6 +119,18 @@ class JaxRank(Spread):
         ordered = jnp.sort(jnp.concatenate([x, padding], -1), -1)  # NaN last
         return ordered[..., ordered.shape[-1] - count :]
 
+    def is_integer(self, x: Array) -> bool:
+        return bool(jnp.issubdtype(x.dtype, jnp.integer))
+
+    def steps(self, count: int, like: Array) -> Array:
+        return jnp.arange(count, dtype=jnp.float64)
+
+    def check_classes(self, op: str, target: Array, hits: Array, widths: Array) -> None:
+        """A program cannot raise here: the loss of such a row is NaN."""
+
+    def is_even(self, widths: Array) -> bool:
+        return True
+
     def as_index(self, x: Array) -> Array:
         return x.astype(self.index)
 
@@ -142,6 +154,12 @@ def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> An
     return results[0] if len(results) == 1 else results
 
 
+def part_of(function: Any, arguments: dict[str, Any], over: Any) -> Any:
+    """One device's part of a call where XLA has partitioned it."""
+    with jax.enable_x64(True):
+        return form_of(function, False)(JaxRank(over, jnp.int64), function, arguments)[0]
+
+
 def _spread(x: Array, name: Any) -> Array:
     return lax.pcast(x, (name,), to="varying") if hasattr(lax, "pcast") else lax.pvary(x, (name,))
 
@@ -160,8 +178,10 @@ def _differentiable(
         return run(function, {**others, **tensors})[0]
 
     def forward(tensors: dict[str, Array]) -> Any:
-        results, kept = run(function, {**others, **tensors})
-        return results, (tensors, results[0], kept)
+        arguments = {**others, **tensors}
+        extra = recorded(function, arguments)
+        results, kept = run(function, {**arguments, **extra})
+        return results[:1] if extra else results, (tensors, results[1 if extra else 0], kept)
 
     def backward(saved: Any, gradients: Any) -> Any:
         tensors, result, kept = saved

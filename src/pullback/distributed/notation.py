@@ -48,6 +48,14 @@ class Layout:
         pairs = ((self.axes.arguments.get(n, ()), s) for n, s in self.shapes.items())
         return next(s[names.index(axis)] for names, s in pairs if axis in names)
 
+    def summed(self, number: int, rank: int) -> list[int]:
+        """Dimensions of the mesh over which parts of a result are the terms of a sum."""
+        names = self.axes.result(number)
+        if len(names) != rank:
+            return []
+        chosen = enumerate(self.chosen)
+        return [i for i, axis in chosen if axis in self.axes.summed and axis not in names]
+
     @property
     def along(self) -> list[int]:
         """Dimensions of the mesh that hold the axis along which the function works."""
@@ -64,15 +72,15 @@ def layout(
     held: Held,
     works_along: bool = False,
 ) -> Layout:
-    """Which axes stay where they are: on each dimension of the mesh the free axis that the largest
-    tensor has there. With `works_along`, also the axis that the function works along, on one
-    dimension at most. Everything else is for the caller to gather."""
+    """Which axes stay where they are: on each dimension of the mesh the free axis (or one that is
+    summed over) that the largest tensor has there. With `works_along`, also the axis that the
+    function works along, on one dimension at most. Everything else is for the caller to gather."""
     axes = axes_of(function, shapes, options) or Axes({}, ((),), frozenset())
     largest_first = sorted(held, key=lambda name: -prod(shapes[name]))
     chosen: list[str] = []
     for dimension in range(max(map(len, held.values()))):
         candidates = [_name(axes, name, held[name][dimension]) for name in largest_first]
-        kept = set(axes.free)
+        kept = {*axes.free, *axes.summed}
         if works_along and axes.along and axes.along not in chosen:
             kept.add(axes.along)
         chosen.append(next((c for c in candidates if c in kept), ""))

@@ -64,6 +64,11 @@ class Meeting:
         self.size = size
         self.rounds: list[list[Array]] = []
 
+    @property
+    def sent(self) -> int:
+        """Bytes that each rank has given."""
+        return sum(max(value.nbytes for value in given) for given in self.rounds)
+
 
 class Slice(Spread):
     """One thread among those of a meeting."""
@@ -133,14 +138,21 @@ class Slice(Spread):
         ordered = np.sort(padded, -1)  # NaN last
         return ordered[..., ordered.shape[-1] - count :]
 
+    def is_integer(self, x: Array) -> bool:
+        return bool(x.dtype.kind == "i")
+
+    def steps(self, count: int, like: Array) -> Array:
+        return np.arange(count, dtype=np.float64)
+
     def as_index(self, x: Array) -> Array:
         return np.asarray(x).astype(np.int64)
 
 
 def run_slices(
     form: Callable[..., Any], function: Any, arguments: Sequence[dict[str, Any]]
-) -> tuple[list[tuple[Array, ...]], int]:
-    """The results of a form for each rank's arguments, and how many collectives it took."""
+) -> tuple[list[tuple[Array, ...]], int, int]:
+    """The results of a form for each rank's arguments, how many collectives it took, and how many
+    bytes each rank gave to them."""
     meeting, results = Meeting(len(arguments)), list[tuple[Array, ...]]()
     with np.errstate(all="ignore"):
         while not results:
@@ -149,4 +161,4 @@ def run_slices(
                     results.append(form(Slice(meeting, rank), function, given)[0])
                 except _Waiting:
                     continue
-    return results, len(meeting.rounds)
+    return results, len(meeting.rounds), meeting.sent

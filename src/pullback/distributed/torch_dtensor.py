@@ -20,7 +20,7 @@ from pullback.contract.errors import Unsupported
 from pullback.distributed.forms import forms
 from pullback.distributed.notation import Layout, layout
 from pullback.distributed.torch_groups import TorchRank
-from pullback.frontends.torch_library import REGISTERED, Op
+from pullback.frontends.torch_library import REGISTERED, Op, dispatch
 
 
 def register() -> None:
@@ -47,10 +47,42 @@ def _call(_: Any, overload: Any, types: Any, args: Any = (), kwargs: Any = None)
             several = tuple(_whole(mesh, placed, i, r) for i, r in enumerate(found[0]))
             return several if len(several) > 1 else several[0]
         placed = layout(op.function, shapes, options, held)
-    results = overload(**{**given, **_parts(tensors, placed)})
-    if isinstance(results, tuple):
-        return tuple(_whole(mesh, placed, i, r) for i, r in enumerate(results))
-    return _whole(mesh, placed, 0, results)
+    parts = _parts(tensors, placed)
+    results = overload(**{**given, **parts})
+    several = results if isinstance(results, tuple) else (results,)
+    several = _summed(op, arguments, parts, several, mesh, placed)
+    found = tuple(_whole(mesh, placed, i, r) for i, r in enumerate(several))
+    return found if isinstance(results, tuple) else found[0]
+
+
+def _summed(
+    op: Op,
+    arguments: dict[str, Any],
+    parts: dict[str, Tensor],
+    results: tuple[Tensor, ...],
+    mesh: Any,
+    placed: Layout,
+) -> tuple[Tensor, ...]:
+    """Results with the sums over ranks done: of terms computed a step wider, in the order of ranks,
+    rounded once."""
+    sums = [placed.summed(i, result.dim()) for i, result in enumerate(results)]
+    if not any(sums):
+        return results
+    wide = {n: _wider(t) if t.is_floating_point() else t for n, t in parts.items()}
+    terms = dispatch(op.function, (), {**arguments, **wide}, None)
+    several = terms if isinstance(terms, tuple) else (terms,)
+    found = list(results)
+    for i, dimensions in enumerate(sums):
+        total = several[i]
+        for dimension in dimensions:
+            rank = TorchRank(mesh.get_group(dimension))
+            total = sum(rank.exchange(total).unbind(0))
+        found[i] = total.to(results[i].dtype) if dimensions else results[i]
+    return tuple(found)
+
+
+def _wider(x: Tensor) -> Tensor:
+    return x.to(torch.float32 if x.element_size() == 2 else torch.float64)
 
 
 def _rank(mesh: Any, placed: Layout) -> TorchRank:

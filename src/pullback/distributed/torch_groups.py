@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from pullback.contract.errors import InvalidProblem
-from pullback.distributed.calls import Gradient, form_of
-from pullback.internals.torch import all_gather_tensor
+from pullback.distributed.calls import Gradient, form_of, recorded
+from pullback.internals.torch import all_gather_tensor, all_to_all_single
 from pullback.ops.sharding import INF, Spread
 
 
@@ -93,6 +93,24 @@ class TorchRank(Spread):
         padding = x.new_full((*x.shape[:-1], missing), -INF if x.is_floating_point() else 0)
         return self.exchange(torch.cat([x, padding], -1))
 
+    def route(self, x: Tensor, sends: list[int], receives: list[int]) -> Tensor:
+        return all_to_all_single(x.contiguous(), receives, sends, self.group)
+
+    def by_owner(
+        self, flat: Tensor, borders: list[int]
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        inside = (flat >= 0) & (flat < borders[-1])
+        edges = torch.tensor(borders[1:], device=flat.device, dtype=flat.dtype)
+        owner = torch.where(inside, torch.bucketize(flat, edges, right=True), self.size)
+        counts = torch.bincount(owner, minlength=self.size + 1)
+        order = torch.argsort(owner, stable=True)[: int(inside.sum())]
+        at = int(torch.argmin(inside.to(torch.int8))) if not bool(inside.all()) else -1
+        value = flat[at] if at >= 0 else flat.new_zeros(())
+        return order, list(counts[: self.size]), [flat.new_full((), at), value]
+
+    def scattered(self, rows: Tensor, order: Tensor, count: int) -> Tensor:
+        return rows.new_zeros((count, *rows.shape[1:])).index_copy(0, order, rows)
+
     def counts(self, widths: Tensor) -> list[int]:
         return list(self.widths or map(int, widths.tolist()))
 
@@ -117,6 +135,23 @@ class TorchRank(Spread):
     def largest_of(self, x: Tensor, count: int) -> Tensor:
         padding = x.new_full((*x.shape[:-1], max(count - x.shape[-1], 0)), -INF)
         return torch.cat([x, padding], -1).topk(count).values  # NaN first
+
+    def is_integer(self, x: Tensor) -> bool:
+        return not x.is_floating_point()
+
+    def steps(self, count: int, like: Tensor) -> Tensor:
+        return torch.arange(count, dtype=torch.float64, device=like.device)
+
+    def begin(self, width: int) -> int:
+        known = self.widths
+        return self.rank * width if known is None else sum(known[: self.rank])
+
+    def check_classes(self, op: str, target: Tensor, hits: Tensor, widths: Tensor) -> None:
+        if not torch.compiler.is_compiling():
+            super().check_classes(op, target, hits, widths)
+
+    def is_even(self, widths: Tensor) -> bool:
+        return self.widths is not None or super().is_even(widths)
 
     def as_index(self, x: Tensor) -> Tensor:
         return x.to(torch.int64)
@@ -151,10 +186,12 @@ class _Spread(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, about: tuple[Any, ...], *given: Tensor) -> Any:
         function, rank, exact, names, others = about
         arguments = {**others, **dict(zip(names, given, strict=True))}
-        results, kept = form_of(function, exact)(rank, function, arguments)
-        ctx.about, ctx.kept = about, len(kept)
-        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
-        ctx.save_for_backward(*given, results[0], *kept)
+        extra = recorded(function, arguments)
+        results, kept = form_of(function, exact)(rank, function, {**arguments, **extra})
+        ctx.about = about
+        ctx.save_for_backward(*given, results[1] if extra else results[0], *kept)
+        results = results[:1] if extra else results
+        ctx.mark_non_differentiable(*results[1:])
         return results
 
     @staticmethod

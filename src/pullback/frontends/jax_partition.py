@@ -1,4 +1,5 @@
-"""Calls on sharded arrays: shardings of free axes are kept, other axes are gathered.
+"""Calls on sharded arrays: shardings of free axes are kept, and that of the axis a function works
+along where it has a form for parts (ops/*/sharded.py); other axes are gathered.
 
 XLA knows nothing of a custom call and gathers all its operands. `custom_partitioning` lets a call
 say how shardings spread (a Shardy rule) and what each device runs on its part: the same function.
@@ -19,6 +20,7 @@ from jax.extend.mlir import ir
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pullback.contract.imports import resolve
 from pullback.frontends.jax_site import Site
 from pullback.internals.jax import ask_for_devices
 from pullback.ops.axes import Axes, Names, axes_of
@@ -36,7 +38,8 @@ class Layout:
         named = zip(site.operands, shapes, strict=True)
         tensors = {name: shape for (name, part), shape in named if part is None}
         axes = axes_of(site.function, tensors, site.others) or Axes({}, ((),), frozenset())
-        self.free = axes.free
+        along = axes.along if "offsets" not in tensors and _has_form(site) else ""
+        self.along, self.free = along, axes.free | ({along} if along else set())
         # Axes nothing is known of, those of a prepared index among them, get names of their own.
         known = [axes.arguments.get(n, ()) if part is None else () for n, part in site.operands]
         given = enumerate(zip(known, shapes, strict=True))
@@ -63,6 +66,8 @@ class Layout:
                 meshed = _mesh_axes(entry)
                 parts = prod(sizes[axis] for axis in meshed)
                 if not meshed or name in found or name not in self.free or used & {*meshed}:
+                    continue
+                if name == self.along and len(meshed) > 1:
                     continue
                 if self.extents[name] % parts == 0:
                     found[name] = entry
@@ -129,7 +134,9 @@ def partitioned(primitive: Any, run: Run) -> Callable[..., Any]:
         layout = _layout(site, shapes, results)
         if not layout.free:
             return plain(ctx, *values, site=site)
-        found = mlir.lower_fun(_partitioned(run, site, layout), multiple_results=True)(ctx, *values)
+        dtypes = [aval.dtype for aval in ctx.avals_out]
+        call = _partitioned(run, site, layout, dtypes)
+        found = mlir.lower_fun(call, multiple_results=True)(ctx, *values)
         _name(found[0].owner, f"{site!r} {site.operands} {site.key}")
         return found
 
@@ -143,7 +150,7 @@ def _is_spread(ctx: Any) -> bool:
     return len(devices or ()) > 1
 
 
-def _partitioned(run: Run, site: Site, layout: Layout) -> Callable[..., Any]:
+def _partitioned(run: Run, site: Site, layout: Layout, dtypes: list[Any]) -> Callable[..., Any]:
     named = zip(site.operands, layout.operands, strict=True)
     indices = [names for origin, names in named if site.may_index(origin)]
 
@@ -157,13 +164,28 @@ def _partitioned(run: Run, site: Site, layout: Layout) -> Callable[..., Any]:
             tuple(NamedSharding(mesh, spec) for spec in layout.specs(tensors, shared))
             for tensors in (layout.results, layout.operands)
         )
-        part = any(name in shared for names in indices for name in names)
-        local = partial(run, site=site, part=part)
+        if layout.along in shared:
+            (over,) = _mesh_axes(shared[layout.along])
+            local = partial(_in_parts, site, over, dtypes)
+        else:
+            part = any(name in shared for names in indices for name in names)
+            local = partial(run, site=site, part=part)
         return mesh, lambda *arrays: tuple(local(*arrays)), *placed
 
     call: Callable[..., Any] = custom_partitioning(whole)
     call.def_partition(partition, sharding_rule=layout.rule())  # type: ignore[attr-defined]
     return call
+
+
+def _has_form(site: Site) -> bool:
+    return site.function.name in resolve("pullback.distributed.forms:forms")()
+
+
+def _in_parts(site: Site, over: str, dtypes: list[Any], *arrays: Array) -> list[Array]:
+    """One device's part where the axis itself is sharded."""
+    arguments = site.arguments(dict(zip(site.operands, arrays, strict=True)))
+    found = resolve("pullback.distributed.jax_axes:part_of")(site.function, arguments, over)
+    return [array.astype(dtype) for array, dtype in zip(found, dtypes, strict=True)]
 
 
 def _spec(like: Any) -> Sequence[Any]:

@@ -294,14 +294,6 @@ def _tell_torchscript() -> None:
 _tell_torchscript()
 
 
-def _tell_dtensor() -> None:
-    """Have DTensor ask what to do with the parts of a tensor."""
-    resolve("pullback.distributed.torch_dtensor:register")()
-
-
-after_import("torch.distributed.tensor", _tell_dtensor)
-
-
 def dispatch(function: Function, args: tuple[Any, ...], options: Options, out: Any) -> Any:
     """Call the registered op."""
     if len(args) > len(function.parameters):
@@ -391,3 +383,11 @@ def _check_target(op: str, target: Any, result: Tensor) -> None:
             raise Unsupported(op, "out", f"of {fact} {wanted}", f"{got}")
     if type(target) in PLAIN and target.is_cpu and target.numel() and not target.data_ptr():
         raise BufferTooSmall(op, "out", target.nbytes, 0)
+
+
+def _tell_dtensor() -> None:
+    """Have DTensor ask what to do with the parts of a tensor."""
+    resolve("pullback.distributed.torch_dtensor:register")()
+
+
+after_import("torch.distributed.tensor", _tell_dtensor)

@@ -145,3 +145,14 @@ def all_gather_tensor(x: torch.Tensor, axis: int, group: Any) -> torch.Tensor:
     # Renamed in PyTorch 2.13.
     gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
     return functional.wait_tensor(gather(x, axis, group))
+
+
+def all_to_all_single(
+    x: torch.Tensor, receives: list[int], sends: list[int], group: Any
+) -> torch.Tensor:
+    """So many rows of each rank, for so many to each."""
+    import torch.distributed as dist
+
+    found = x.new_empty((sum(receives), *x.shape[1:]))
+    dist.all_to_all_single(found, x, receives, sends, group)
+    return found

@@ -22,12 +22,15 @@ Shapes = Mapping[str, Shape]
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Names of the axes of each tensor argument and of the results (of further ones: as the last),
-    which of them are free, and the one along which the function works, if there is one."""
+    which of them are free, and the one along which the function works, if there is one. Axes that
+    are `summed` would be free if no result were summed over them: those results of parts are the
+    terms of a sum."""
 
     arguments: Mapping[str, Names]
     results: tuple[Names, ...]
     free: frozenset[str]
     along: str = ""
+    summed: frozenset[str] = frozenset()
 
     def result(self, number: int) -> Names:
         return self.results[min(number, len(self.results) - 1)]
@@ -88,7 +91,9 @@ def along_axis(op: str, results: Sequence[str] = ("",), beside: Sequence[str] = 
         arguments |= {BORDERS: ("border",)} if BORDERS in shapes else {}
         found = tuple(arguments.get(result, names) for result in results)
         given = [r for r, n in zip(found, results, strict=True) if not n or n in shapes]
-        return Axes(arguments, found, _in_all(given) & frozenset(names) - {names[at]}, names[at])
+        others = frozenset(names) - {names[at]}
+        free = _in_all(given) & others
+        return Axes(arguments, found, free, names[at], others - free)
 
     return rule
 
@@ -105,7 +110,8 @@ def elementwise(results: Sequence[str]) -> Rule:
         common = _numbered(whole)
         arguments = {name: _aligned(shape, common, whole) for name, shape in shapes.items()}
         found = tuple(arguments.get(result, common) for result in results)
-        return Axes(arguments, found, _in_all(found) & frozenset(common))
+        free = _in_all(found) & frozenset(common)
+        return Axes(arguments, found, free, summed=frozenset(common) - free)
 
     return rule
 

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from pullback.contract.errors import IndexOutOfRange, Unsupported
 
 Array = Any
 Arguments = Mapping[str, Any]
@@ -23,6 +26,22 @@ State = tuple[Array, ...]
 Form = Callable[["Spread", Any, Arguments], tuple[tuple[Array, ...], State]]
 
 INF = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """What a rank gives to the all-gathers of a form: float64 numbers for each row, a few besides,
+    and how many all-gathers there are; other figures where the data are float64 (`wide`) or have 16
+    bits (`half`). `same`: the bits are those of one machine, for any number of ranks."""
+
+    rows: int
+    besides: int = 0
+    collectives: int = 1
+    wide: Sends | None = None
+    half: Sends | None = None
+    same: bool = False
+
+
 _BLOCK = 512  # so many factors of at least 1/2 are a double
 
 
@@ -59,6 +78,20 @@ class Spread(ABC):
     def gather_uneven(self, x: Array, widths: Array) -> Array:
         """Of all ranks, padded with -inf at the end of the last axis, in the dtype of x."""
 
+    def route(self, x: Array, sends: list[int], receives: list[int]) -> Array:
+        """So many rows to each rank, in the order of ranks, for so many of each: an all-to-all."""
+        expected = 'of parts by columns (by="columns"): extents that data decide are none of JAX'
+        raise Unsupported("over", "by", expected, "by rows")
+
+    def by_owner(self, flat: Array, borders: list[int]) -> tuple[Array, list[Array], list[Array]]:
+        """Positions ordered by the rank whose rows their indices are, how many each rank has, and
+        the first index that is nobody's, with its position (-1 if there is none)."""
+        raise NotImplementedError
+
+    def scattered(self, rows: Array, order: Array, count: int) -> Array:
+        """Rows at the positions they belong to, among so many; zeros elsewhere."""
+        raise NotImplementedError
+
     def whole(self, x: Array, axis: int, widths: Array) -> Array:
         """All ranks' parts, one after the other along an axis."""
         last = self.xp.moveaxis(x, axis, -1)
@@ -73,6 +106,27 @@ class Spread(ABC):
 
     def counts(self, widths: Array) -> list[int]:
         return [int(width) for width in widths]
+
+    def begin(self, width: int) -> Any:
+        """Where this rank's part begins, if all are of one extent; else as known."""
+        return self.rank * width
+
+    def is_even(self, widths: Array) -> bool:
+        """Whether `begin` was right on all ranks."""
+        counts = self.counts(widths)
+        return all(sum(counts[:r]) == r * counts[r] for r in range(self.size))
+
+    def true_begin(self, widths: Array) -> Any:
+        return sum(self.counts(widths)[: self.rank])
+
+    def check_classes(self, op: str, target: Array, hits: Array, widths: Array) -> None:
+        """That each row's class is some rank's: all ranks know, and raise alike."""
+        missing = (hits == 0).reshape(-1)
+        if bool(missing.any()):
+            at = int(missing.nonzero()[0][0])
+            got = f"{int(target.reshape(-1)[at])} at position {at}"
+            classes = sum(self.counts(widths))
+            raise IndexOutOfRange(op, "target", f"in [0, {classes})", got)
 
     def agreed(self, name: str, own: bool, flags: Array) -> bool:
         """Whether all ranks have an argument alike, by the flags of those that can tell."""
@@ -109,6 +163,13 @@ class Spread(ABC):
     @abstractmethod
     def largest_of(self, x: Array, count: int) -> Array:
         """The largest elements along the last axis, NaN first; -inf where there are not so many."""
+
+    @abstractmethod
+    def is_integer(self, x: Array) -> bool: ...
+
+    @abstractmethod
+    def steps(self, count: int, like: Array) -> Array:
+        """0, 1, … in float64."""
 
     @abstractmethod
     def as_index(self, x: Array) -> Array:

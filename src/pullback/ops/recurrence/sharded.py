@@ -8,7 +8,7 @@ from typing import Any
 from pullback.ops.calculus import sum_to
 from pullback.ops.recurrence.functions import linear_scan, linear_scan_backward
 from pullback.ops.scan_sharded import handed_back, newest, pull_back, walk_of
-from pullback.ops.sharding import Arguments, Array, Form, Spread, State
+from pullback.ops.sharding import Arguments, Array, Form, Sends, Spread, State
 
 Found = tuple[tuple[Array, ...], State]
 
@@ -71,3 +71,9 @@ SHARDED = {
 
 # The gradient is that of the recurrence, which names its arguments in another way.
 GRADIENTS = {"discounted_sum": ("linear_scan_backward", {"discount": "a", "x": "b"})}
+
+SENDS = {
+    "linear_scan": Sends(3),
+    "discounted_sum": Sends(3),
+    "linear_scan_backward": Sends(4, besides=2),
+}

@@ -14,7 +14,7 @@ from pullback.ops.scan.functions import (
 )
 from pullback.ops.scan.sharded_extremum import extremum, extremum_backward
 from pullback.ops.scan_sharded import Walk, handed_back, newest, pull_back, walk_of
-from pullback.ops.sharding import INF, Arguments, Array, Spread, State, logaddexp, ratio
+from pullback.ops.sharding import INF, Arguments, Array, Sends, Spread, State, logaddexp, ratio
 
 Found = tuple[tuple[Array, ...], State]
 
@@ -209,4 +209,17 @@ SHARDED = {
     "cummax_backward": extremum_backward("cummax", 1.0),
     "cummin": extremum(-1.0),
     "cummin_backward": extremum_backward("cummin", -1.0),
+}
+
+SENDS = {
+    "cumsum": Sends(1, wide=Sends(2)),
+    "cumsum_backward": Sends(1, wide=Sends(2)),
+    "cumprod": Sends(2),
+    "cumprod_backward": Sends(4, besides=1, half=Sends(3)),
+    "logcumsumexp": Sends(1),
+    "logcumsumexp_backward": Sends(3, besides=1, half=Sends(4, besides=1, collectives=2)),
+    "cummax": Sends(2, besides=1, same=True),
+    "cummax_backward": Sends(4, besides=1, collectives=2),
+    "cummin": Sends(2, besides=1, same=True),
+    "cummin_backward": Sends(4, besides=1, collectives=2),
 }

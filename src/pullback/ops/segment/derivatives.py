@@ -67,6 +67,9 @@ def batched(
     return function(**{**arguments, "axis": axis})
 
 
+_OTHERS = {"segment_ids": "n", "offsets": "border"}
+
+
 def free_axes(result: str, **tensors: str) -> Rule:
     """All axes but that of the segments are free. Tensors and the result have a row for each
     position, "n", or for each segment, "s"."""
@@ -82,9 +85,9 @@ def free_axes(result: str, **tensors: str) -> Rule:
             return (*columns[:at], kind, *columns[at + 1 :])
 
         arguments = {
-            name: names(tensors[name]) if name in tensors else (name,) * len(shape)
+            name: names(tensors[name]) if name in tensors else (_OTHERS.get(name, name),)
             for name, shape in shapes.items()
         }
-        return Axes(arguments, (names(result),), frozenset(columns) - {columns[at]})
+        return Axes(arguments, (names(result),), frozenset(columns) - {columns[at]}, "n")
 
     return rule

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.ops.sharding import INF, Arguments, Array, Form, Spread, State
+from pullback.ops.sharding import INF, Arguments, Array, Form, Sends, Spread, State
 from pullback.plan.function import axis_of
 
 Found = tuple[tuple[Array, ...], State]
@@ -176,4 +176,15 @@ SHARDED = {
     "sparsemax_backward": _sparse_backward(root=False),
     "entmax15": _sparse,
     "entmax15_backward": _sparse_backward(root=True),
+}
+
+SENDS = {
+    "softmax": Sends(2),
+    "softmax_backward": Sends(1),
+    "log_softmax": Sends(2),
+    "log_softmax_backward": Sends(2),
+    "sparsemax": Sends(CANDIDATES + 1, besides=1),
+    "sparsemax_backward": Sends(2),
+    "entmax15": Sends(CANDIDATES + 1, besides=1),
+    "entmax15_backward": Sends(2),
 }
