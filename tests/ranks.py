@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,49 @@ def loss_faults(mesh: Any, own: slice) -> Iterator[str]:
             yield f"a class out of range: {error}"
 
 
+def bag_faults(mesh: Any, own: slice, weight: Tensor) -> Iterator[str]:
+    """Bags, and rows gathered along edges: each rank's own, from a table by rows."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ids = torch.randint(0, 11, (size, 8))
+    shares, offsets = torch.randn(size, 8), torch.tensor([0, 3, 3])
+    calls: list[Callable[..., Any]] = [
+        *(partial(_bag, mode=mode) for mode in ("sum", "mean", "max")),
+        partial(_bag, mode="sum", per_sample_weights=shares),
+        _edges,
+    ]
+    for number, call in enumerate(calls):
+        whole, part = weight.clone().requires_grad_(), weight[own].clone().requires_grad_()
+        # The table gets what all ranks' bags send back; results are one rank's.
+        wanted = [call(pb, whole, ids[r], offsets, r) for r in range(size)]
+        sum((y * y).sum() for y in wanted).backward()
+        found = call(partial(_over, mesh), part, ids[rank], offsets, rank)
+        (found * found).sum().backward()
+        assert whole.grad is not None
+        assert part.grad is not None
+        if not torch.equal(found, wanted[rank]):
+            yield f"bags {number}: other bits"
+        if not torch.allclose(part.grad, whole.grad[own], rtol=1e-5, atol=1e-6):
+            yield f"bags {number}: other values of the gradient"
+
+
+def _over(mesh: Any, name: str) -> Any:
+    return partial(getattr(distributed, name), over=mesh)
+
+
+def _bag(
+    where: Any, weight: Tensor, ids: Tensor, offsets: Tensor, rank: int, **options: Any
+) -> Any:
+    if "per_sample_weights" in options:
+        options["per_sample_weights"] = options["per_sample_weights"][rank]
+    bag = where.embedding_bag if where is pb else where("embedding_bag")
+    return bag(weight, ids, offsets, padding_idx=4, **options)
+
+
+def _edges(where: Any, weight: Tensor, ids: Tensor, offsets: Tensor, rank: int) -> Any:
+    reduce = where.gather_segment_reduce if where is pb else where("gather_segment_reduce")
+    return reduce(weight, ids, torch.arange(8) % 3, 3)
+
+
 def table_faults(mesh: Any, own: slice, borders: list[int], rank: int) -> Iterator[str]:
     """A table and segments by rows: the bits of one machine; what one rank finds, all raise."""
     torch.manual_seed(1)
@@ -240,6 +284,7 @@ def table_faults(mesh: Any, own: slice, borders: list[int], rank: int) -> Iterat
     except pb.IndexOutOfRange as error:
         if f"99 at position 0 of rank {dist.get_world_size() - 1}" not in str(error):
             yield f"an index out of range: {error}"
+    yield from bag_faults(mesh, own, weight)
     columns = distributed.embedding(weight[:, :2], ids, by="columns", over=mesh)
     if not torch.equal(columns, pb.embedding(weight, ids)[:, :2]):
         yield "embedding by columns: other bits"

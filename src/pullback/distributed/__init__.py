@@ -54,7 +54,7 @@ def _spread(function: Any) -> Any:
             raise InvalidProblem(function.name, "by", f"one of {BY}", repr(by))
         if by != "rows":
             return function(**arguments)
-        if arguments.get("offsets") is not None:
+        if "axis" in function.parameters and arguments.get("offsets") is not None:
             raise Unsupported(function.name, "offsets", "None over ranks", "borders")
         adapter = family_of(args[0]) if args else None
         call = _CALLS.get(adapter.family if adapter else "")
@@ -77,4 +77,5 @@ def _is_spread(name: str) -> bool:
     function = getattr(getattr(pullback, name, None), "function", None)
     if function is None or name.endswith("_backward"):
         return False
-    return "axis" in function.parameters or name in resolve("pullback.distributed.forms:forms")()
+    known = (resolve(f"pullback.distributed.forms:{table}")() for table in ("forms", "composed"))
+    return "axis" in function.parameters or any(name in table for table in known)

@@ -34,6 +34,13 @@ def sends() -> dict[str, Sends]:
 
 
 @cache
+def composed() -> dict[str, Any]:
+    """Functions that are composed of lookups in tables by rows and of plain functions."""
+    tables = (getattr(module, "COMPOSED", {}) for module in _modules())
+    return {name: rule for table in tables for name, rule in table.items()}
+
+
+@cache
 def gradients() -> dict[str, tuple[str, dict[str, str]]]:
     """Functions whose gradient is that of another one: its name, and what it calls arguments."""
     tables = (getattr(module, "GRADIENTS", {}) for module in _modules())

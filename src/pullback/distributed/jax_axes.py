@@ -14,8 +14,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from pullback.contract.errors import InvalidProblem
+from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.distributed.calls import Gradient, form_of, recorded
+from pullback.distributed.forms import composed
 from pullback.internals.jax import varying
 from pullback.ops.axes import axes_of
 from pullback.ops.sharding import INF, Spread
@@ -137,6 +138,9 @@ class JaxRank(Spread):
 
 def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
     """One device's part of a call; differentiable in reverse mode."""
+    if function.name in composed():
+        expected = '"columns": how many rows a device asks for is decided by data'
+        raise Unsupported(function.name, "by", expected, "'rows'")
     try:
         lax.axis_size(over)
     except (NameError, TypeError, ValueError) as error:

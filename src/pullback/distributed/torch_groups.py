@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from pullback import distributed
 from pullback.contract.errors import InvalidProblem
 from pullback.distributed.calls import Gradient, form_of, recorded
+from pullback.distributed.forms import composed
 from pullback.internals.torch import all_gather_tensor, all_to_all_single
 from pullback.ops.sharding import INF, Spread
 
@@ -23,6 +25,15 @@ def _sum(x: Tensor, axis: int, keepdims: bool) -> Tensor:
 
 def _add_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.zeros_like(x).scatter_add(axis, indices, x)
+
+
+def _arange(count: int, like: Tensor) -> Tensor:
+    return torch.arange(count, device=like.device, dtype=like.dtype)
+
+
+def _unique(x: Tensor) -> tuple[Tensor, Tensor]:
+    found, places = torch.unique(x, return_inverse=True)
+    return found, places.to(x.dtype)
 
 
 TORCH = SimpleNamespace(
@@ -51,6 +62,9 @@ TORCH = SimpleNamespace(
     concatenate=torch.cat,
     moveaxis=torch.movedim,
     sum=_sum,
+    take=torch.take,
+    arange=_arange,
+    unique=_unique,
     add_along_axis=_add_along_axis,
 )
 
@@ -173,12 +187,29 @@ def group_of(op: str, over: Any) -> Any:
 def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
     """One rank's part of a call; differentiable."""
     rank = TorchRank(group_of(function.name, over))
+    rule = composed().get(function.name)
+    if rule is not None:
+        return rule(TORCH, _Lookup(over, rank), arguments)
     tensors = [name for name in function.tensors if isinstance(arguments[name], Tensor)]
     others = {n: value for n, value in arguments.items() if n not in tensors}
     results = _Spread.apply(
         (function, rank, exact, tensors, others), *(arguments[name] for name in tensors)
     )
     return results[0] if len(results) == 1 else results
+
+
+class _Lookup:
+    """Rows of a table that is in parts by rows."""
+
+    def __init__(self, over: Any, rank: TorchRank) -> None:
+        self.over, self.rank = over, rank
+
+    def __call__(self, table: Tensor, indices: Tensor, **options: Any) -> Tensor:
+        return distributed.embedding(table, indices, over=self.over, **options)
+
+    def rows(self, table: Tensor) -> int:
+        (heights,) = self.rank.gather(self.rank.filled((), float(table.shape[0]), table))
+        return int(heights.sum())
 
 
 class _Spread(torch.autograd.Function):  # type: ignore[misc]

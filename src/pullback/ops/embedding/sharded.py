@@ -4,11 +4,12 @@ and each rank keeps its order, so sums are those of ascending positions: the bit
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from pullback.contract.errors import IndexOutOfRange, InvalidProblem
 from pullback.contract.record import is_index
-from pullback.ops.embedding.functions import embedding, embedding_backward
+from pullback.ops.embedding.functions import embedding, embedding_backward, embedding_bag
 from pullback.ops.sharding import Arguments, Array, Spread, State
 
 Found = tuple[tuple[Array, ...], State]
@@ -58,11 +59,35 @@ def _lookup_backward(s: Spread, function: Any, arguments: Arguments) -> Found:
     sends = [int(n) for n in numbers[: s.size]]
     receives = [int(n) for n in numbers[s.size :]]
     dout, height = arguments["dout"], arguments["weight"].shape[0]
-    own = dout.reshape((-1, dout.shape[-1]))[order]
+    own = dout.reshape((prod(dout.shape[:-1]), dout.shape[-1]))[order]
     there = s.route(own, sends, receives)
     skipped = None if int(padding) < 0 else int(padding)
     return (embedding_backward(there, asked, height, padding_idx=skipped),), ()
 
+
+def _bag(xp: Any, lookup: Any, arguments: Arguments) -> Any:
+    """Bags of this rank's own indices: of rows that were looked up, position by position. What does
+    not count is out of their range."""
+    given = dict(arguments)
+    weight, indices, padding = given.pop("weight"), given.pop("indices"), given.pop("padding_idx")
+    rows = lookup(weight, indices, padding_idx=padding, out_of_range=given["out_of_range"])
+    whole = lookup.rows(weight)
+    counts = (indices >= 0) & (indices < whole)
+    if padding is not None:
+        counts = counts & (indices != padding % whole)
+    count = prod(indices.shape)
+    at = xp.arange(count, indices).reshape(indices.shape)
+    given["out_of_range"] = "skip"
+    table = rows.reshape((count, rows.shape[-1]))
+    found = embedding_bag(table, xp.where(counts, at, xp.full_like(at, -1)), **given)
+    if not arguments["return_indices"]:
+        return found
+    values, places = found
+    return values, xp.where(places < 0, places, xp.take(indices.reshape(-1), places))
+
+
+# Functions composed of lookups over ranks and plain functions.
+COMPOSED = {"embedding_bag": _bag}
 
 _lookup.exact = _lookup_backward.exact = True  # type: ignore[attr-defined]
 SHARDED = {"embedding": _lookup, "embedding_backward": _lookup_backward}
