@@ -1,0 +1,62 @@
+"""The page of the museum, made of its cases: `python docs/museum/page.py` writes it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import scans
+import segments
+import simplex
+from case import Case, evaluate, version
+
+CASES: list[Case] = [*scans.CASES, *segments.CASES, *simplex.CASES]
+GROUPS = {"Scans": scans.CASES, "Segments": segments.CASES, "Maps, lookups, lerp": simplex.CASES}
+PAGE = HERE / "index.md"
+
+OPENING = """# The museum of faults
+
+{count} faults that people reported of libraries they use, each with what the library answers, what pullback answers and
+what is true. Cases of installed libraries are run by the tests ({live} of them), so that this page stays true; where the
+fault needs a GPU or a library that is not installed, the reported answer is quoted. "Mended" says that the installed
+version answers rightly. Truth is exact arithmetic, or the rule that is stated.
+
+Written by `python docs/museum/page.py` from the tables beside it.
+"""
+
+
+def number(value: Any) -> str:
+    """A number of few digits, a list of them, a word."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(number, value))}]"
+    if isinstance(value, (str, bool)):
+        return str(value)
+    return f"{value:.7g}"
+
+
+def row(case: Case) -> str:
+    if case.quoted:
+        theirs = f"{case.peer}, quoted: {case.quoted}"
+    else:
+        word = ", mended" if case.mended else ""
+        theirs = f"{case.peer} {version(case.peer)}{word}: {number(case.shown)}"
+    truth = number(evaluate(case.truth))
+    ours = f"`{case.ours}` gives {truth}" + (f" ({case.why})" if case.why else "")
+    return f"| [{case.label}]({case.url}) | {case.what} | {theirs} | {ours} |"
+
+
+def page() -> str:
+    live = sum(not case.quoted for case in CASES)
+    parts = [OPENING.format(count=len(CASES), live=live)]
+    for title, cases in GROUPS.items():
+        head = "| reported | what | answer | pullback, which is the truth |\n|---|---|---|---|\n"
+        parts.append(f"## {title}\n\n{head}" + "\n".join(map(row, cases)) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
