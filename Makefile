@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run fuzz test test-safe test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
+.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
+
+# The documentation, warnings as errors: docs/_build/html/index.html.
+docs: $(VENV)/.all
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 test: lint $(VENV)/.warm
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
@@ -79,7 +83,7 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 # torch is pinned: another spelling pulls gigabytes of GPU libraries
 $(VENV)/.all: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e ".[torch,jax,gpu,bench,dev]"
+	$(BIN)/python -m pip install --quiet -e ".[torch,jax,gpu,bench,docs,dev]"
 	touch $@
 
 clean:

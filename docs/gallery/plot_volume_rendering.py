@@ -55,11 +55,12 @@ opacity, elevation, distance = render(ground)
 assert opacity.max() <= 1 + 1e-5
 
 # %%
-# The gradient of one pixel's opacity says which samples hide it: those before and at the surface.
+# The gradient of one pixel's distance says which samples matter to it: those around the surface. Raising
+# the ground there brings it nearer.
 leaf = ground.clone().requires_grad_()
-render(leaf)[0][70, 120].backward()
-begin, end = offsets[70], offsets[71]
-assert leaf.grad.count_nonzero() <= end - begin
+render(leaf)[2][60, 120].backward()
+begin, end = offsets[60], offsets[61]
+assert 0 < leaf.grad.count_nonzero() <= end - begin
 
 figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
 for axis, picture, title in (

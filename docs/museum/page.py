@@ -46,14 +46,14 @@ def row(case: Case) -> str:
         theirs = f"{case.peer} {version(case.peer)}{word}: {number(case.shown)}"
     truth = number(evaluate(case.truth))
     ours = f"`{case.ours}` gives {truth}" + (f" ({case.why})" if case.why else "")
-    return f"| [{case.label}]({case.url}) | {case.what} | {theirs} | {ours} |"
+    return f"| {case.what} ([{case.label}]({case.url})) | {theirs} | {ours} |"
 
 
 def page() -> str:
     live = sum(not case.quoted for case in CASES)
     parts = [OPENING.format(count=len(CASES), live=live)]
     for title, cases in GROUPS.items():
-        head = "| reported | what | answer | pullback, which is the truth |\n|---|---|---|---|\n"
+        head = "| what was reported | answer | pullback, which is the truth |\n|---|---|---|\n"
         parts.append(f"## {title}\n\n{head}" + "\n".join(map(row, cases)) + "\n")
     return "\n".join(parts)
 

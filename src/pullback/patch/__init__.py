@@ -3,8 +3,7 @@
     import pullback.patch
 
     pullback.patch.torch()                       from here on
-    with pullback.patch.torch(["cumsum"]):       within the block, these ops alone
-        ...
+    with pullback.patch.torch(["cumsum"]): ...   within the block, these ops alone
     print(pullback.patch.report())               what was served, and what was left to PyTorch
 
 Results follow PyTorch's rules (ties, padding rows, NaN, empty segments). Calls that are small, or
