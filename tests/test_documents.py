@@ -17,6 +17,8 @@ import torch
 
 import pullback
 import pullback.torch.nn as ours
+from pullback.bench.report.summary import standings
+from pullback.bench.results import Results
 from pullback.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +36,20 @@ def test_the_readme_runs_as_it_stands() -> None:
     assert len(blocks) == text.count("```python") >= 3
     want = names["pb"].cumprod_backward(names["dy"], names["x"], names["y"])
     np.testing.assert_array_equal(names["dx"], want)
+
+
+def test_the_readme_promises_no_more_than_was_measured() -> None:
+    """The median against each peer it names is at least what it says; files it links to exist."""
+    text = (ROOT / "README.md").read_text()
+    said = re.search(r"more than (\d+) times as fast as ([\w, ]+)\son", text)
+    assert said
+    peers = [name.lower().replace("pytorch", "torch") for name in re.findall(r"\w+", said[2])]
+    results = Results.from_json((ROOT / "benchmarks" / "results.json").read_text())
+    medians = {one.peer: one.median for one in standings(results)}
+    assert min(medians[peer] for peer in peers if peer != "and") > float(said[1])
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_the_citation_names_this_version() -> None:

@@ -43,7 +43,7 @@ from pullback.cpu.pool import get_num_threads, set_num_threads
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut, TensorRef
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _VOCABULARY = [
     "BackendKind",
