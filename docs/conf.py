@@ -164,9 +164,10 @@ def _link_pages(_app: Any, page: str, source: list[str]) -> None:
     """Files beside README.md, as pages link to them in the repository, have a page of their own.
     Pages that no list names, new ones for example, go to the end of the last list."""
     if page == "about":
-        named = (HERE / "guide" / "index.md").read_text() + (HERE / "index.md").read_text()
-        known = set(re.findall(r"^(?:\.\./)?([\w-]+)$", named + source[0], re.MULTILINE))
-        others = sorted({path.stem for path in HERE.glob("*.md")} - known - {"index"})
+        guide = (HERE / "guide" / "index.md").read_text()
+        known = set(re.findall(r"^\.\./([\w-]+)$", guide, re.MULTILINE))
+        known |= set(re.findall(r"^([\w-]+)$", source[0], re.MULTILINE)) | {"about", "index"}
+        others = sorted({path.stem for path in HERE.glob("*.md")} - known)
         source[0] = source[0].replace("@others", "\n".join(others))
     for name in ("SECURITY", "CHANGELOG", "CONTRIBUTING"):
         source[0] = source[0].replace(f"](../{name}.md)", f"]({name.lower()}.md)")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -81,11 +82,18 @@ def test_both_sides_of_the_tables_agree(page: Path) -> None:
                 del sys.modules[name]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole site but for the results of the gallery, built as `make docs` does."""
+def test_the_site_is_whole_and_works_in_a_browser(tmp_path: Path) -> None:
+    """One test: a build writes pages beside the sources, which two at a time must not do."""
     pytest.importorskip("pydata_sphinx_theme")
-    out = tmp_path_factory.mktemp("site")
+    site = build(tmp_path)
+    pages_need_nothing_from_elsewhere(site)
+    the_api_pages_name_everything_public(site)
+    if CHROMIUM is not None:
+        pages_fit_a_desktop_and_a_phone(site, tmp_path)
+
+
+def build(out: Path) -> Path:
+    """The whole site but for the results of the gallery, built as `make docs` does."""
     command = [
         sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(out / "trees"),
         "-D", "plot_gallery=0", str(DOCS), str(out / "html"),
@@ -99,7 +107,7 @@ def pages(site: Path) -> list[Path]:
     return [page for page in sorted(site.rglob("*.html")) if "_static" not in page.parts]
 
 
-def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
+def pages_need_nothing_from_elsewhere(site: Path) -> None:
     """Scripts, styles, fonts and pictures lie beside the pages; links lead somewhere."""
     found = pages(site)
     assert len(found) > 40
@@ -121,7 +129,7 @@ def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
     assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\s]*", styles) == []
 
 
-def test_the_api_pages_name_everything_public(site: Path) -> None:
+def the_api_pages_name_everything_public(site: Path) -> None:
     import pullback
 
     text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
@@ -167,7 +175,7 @@ class _Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
+@contextmanager
 def served(site: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -176,23 +184,20 @@ def served(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_pages_fit_a_desktop_and_a_phone(site: Path, served: str, tmp_path: Path) -> None:
+def pages_fit_a_desktop_and_a_phone(site: Path, folder: Path) -> None:
     names = [str(page.relative_to(site)) for page in pages(site)]
     (site / "driver.html").write_text(DRIVER.replace("PAGES", json.dumps(names)))
     flags = (
         "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
         "--disable-background-networking", "--disable-component-update",
         "--disable-dev-shm-usage", "--virtual-time-budget=200000", "--enable-logging=stderr",
-        f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+        f"--user-data-dir={folder / 'profile'}", "--dump-dom",
     )  # fmt: skip
-    try:
+    with served(site) as address:
         done = subprocess.run(
-            [str(CHROMIUM), *flags, f"{served}/driver.html"],
+            [str(CHROMIUM), *flags, f"{address}/driver.html"],
             capture_output=True, text=True, timeout=180, check=True,
         )  # fmt: skip
-    finally:
-        (site / "driver.html").unlink()
     note = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert note, done.stderr[-2000:]
     seen = json.loads(unescape(note.group(1)))
