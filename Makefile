@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 hashes bench race mutants lint clean
+.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 wheels test-wheels hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -46,6 +46,20 @@ test-machines: $(VENV)/.all
 # The same on aarch64, emulated: needs debootstrap and qemu-user-static, root and a network.
 test-aarch64: $(VENV)/.warm
 	$(BIN)/python tools/aarch64.py $(ROWS)
+
+# The pure wheel, and those of Linux that carry their kernels compiled. Takes about as long as `pullback warm`.
+WHEELS ?=
+wheels: $(VENV)/.all
+	$(BIN)/python -m pip install --quiet ziglang==0.17.0
+	$(BIN)/python tools/wheels.py dist $(WHEELS)
+
+# This machine's wheel in an environment without Numba: first calls, and bits by the table of hashes.
+test-wheels:
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet dist/pullback-*-manylinux*$(shell uname -m).whl
+	build/wheel/bin/python tools/first_calls.py
+	build/wheel/bin/python -m pullback.verify.hashes
 
 # After a kernel's bits or the cases have changed: the table of hashes anew.
 hashes: $(VENV)/.warm

@@ -21,7 +21,7 @@ ORDER = (
     *("contract", "tensor", "cpu", "gpu", "internals", "plan", "ops", "frontends", "distributed"),
     "torch",
 )
-ABOVE = ("verify", "fuzz", "bench", "cli")
+ABOVE = ("verify", "fuzz", "bench", "aot", "cli")
 RANK = {package: rank for rank, package in enumerate((*ORDER, *ABOVE))}
 
 # What is loaded by name when first used, not imported: kernels, front ends, the thread pool.

@@ -40,10 +40,13 @@ from pullback.contract.kinds import (
 from pullback.contract.naming import explain_names
 from pullback.cpu.buffer_pool import cache_info, empty_cache, set_cache_limit
 from pullback.cpu.pool import get_num_threads, set_num_threads
+from pullback.cpu.standin import install as _install_stand_ins
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut, TensorRef
 
 __version__ = "0.2.0"
+
+_install_stand_ins()  # before the first kernel module, if kernels were compiled ahead
 
 _VOCABULARY = [
     "BackendKind",

@@ -159,7 +159,7 @@ def _caches() -> dict[str, int]:
 def _memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):  # the first on Windows
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -51,12 +52,8 @@ def findings() -> dict[str, Any]:
     import pullback
     from pullback.bench.machine import cores, describe, installed
     from pullback.cpu.buffer_pool import cache_info
-    from pullback.cpu.cache import cache_folder
-    from pullback.cpu.store import limit, summary
 
     machine = describe(pullback.get_num_threads())
-    folder = cache_folder()
-    kernels, size = summary(folder)
     missing = {name: use for name, (package, use) in EXTRAS.items() if not installed(package)}
     found: dict[str, Any] = {
         "system": f"{machine.system} {machine.arch}, Python {machine.python}",
@@ -67,13 +64,37 @@ def findings() -> dict[str, Any]:
         "caches": {name: _bytes(size) for name, size in machine.caches.items()},
         "memory": f"{machine.memory / 2**30:.1f} GiB",
         "versions": machine.versions,
-        "kernel cache": f"{folder} ({kernels} compiled, {_bytes(size)} of {_bytes(limit())})",
+        **_kernels(),
         "output pool": f"up to {cache_info().limit / 2**20:.0f} MiB",
         "gpu": _gpu(),
         "extras": [name for name in EXTRAS if name not in missing],
     }
-    found["advice"] = list(_advice(machine, kernels, missing, str(folder)))
+    found["advice"] = list(_advice(machine, missing))
     return found
+
+
+def _kernels() -> dict[str, Any]:
+    """Which kernels are compiled: ahead, by family, or in the disk cache."""
+    from pullback.cpu import library
+
+    path = library.path()
+    if path is not None:
+        families = Counter(_family(entry) for entry in library.entries())
+        return {"kernels": f"compiled ahead, in {path}", "compiled ahead": dict(families)}
+    from pullback.cpu.cache import cache_folder
+    from pullback.cpu.store import limit, summary
+
+    kernels, size = summary(folder := cache_folder())
+    return {
+        "kernels": f"compiled on demand: {library.refusal()}",
+        "kernel cache": f"{folder} ({kernels} compiled, {_bytes(size)} of {_bytes(limit())})",
+    }
+
+
+def _family(entry: str) -> str:
+    """The family of an entry of a library, "pullback.ops.family.module.kernel dtype index"."""
+    parts = entry.split(".")
+    return parts[2] if parts[1] == "ops" else "shared"
 
 
 def _bytes(size: int) -> str:
@@ -103,15 +124,35 @@ def _advice_with_torch(threads: int) -> Any:
         )
 
 
-def _advice(machine: Any, kernels: int, missing: dict[str, str], folder: str) -> Any:
+def _advice_on_cache() -> Any:
     import tempfile
 
+    from pullback.cpu import library
+
+    if library.path() is not None:
+        return
+    from pullback.cpu.cache import cache_folder
+    from pullback.cpu.store import summary
+
+    folder = cache_folder()
+    if summary(folder)[0] == 0:
+        yield "No kernel is compiled yet: `pullback warm` does it once for all."
+    if str(folder).startswith(tempfile.gettempdir()):
+        yield "The cache is in a temporary folder: set PULLBACK_CACHE_DIR to one that stays."
+
+
+def _has_workers() -> bool:
+    from pullback.cpu.atomics import FUTEX
+
+    return bool(FUTEX)
+
+
+def _advice(machine: Any, missing: dict[str, str]) -> Any:
     for name, use in missing.items():
         yield f"pip install 'pullback[{name}]' adds {use}."
-    if kernels == 0:
-        yield "No kernel is compiled yet: `pullback warm` does it once for all."
-    if folder.startswith(tempfile.gettempdir()):
-        yield "The cache is in a temporary folder: set PULLBACK_CACHE_DIR to one that stays."
+    yield from _advice_on_cache()
+    if machine.threads > 1 and not _has_workers():
+        yield "Calls run on one thread here: worker threads need the wait queue of Linux (futex)."
     if machine.threads > machine.cores:
         yield f"{machine.threads} threads on {machine.cores} cores wait for each other."
     if "torch" not in missing:

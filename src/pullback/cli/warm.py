@@ -29,8 +29,6 @@ def warm(
     from pullback.bench import ahead, inventory
     from pullback.cli import screen
     from pullback.contract.element import FLOATS
-    from pullback.cpu.cache import cache_folder
-    from pullback.cpu.store import summary
     from pullback.verify.subject import subjects
 
     families = dict.fromkeys(family for family, _ in inventory.plans())
@@ -49,9 +47,21 @@ def warm(
             whole = True
         except KeyboardInterrupt:
             screen.tell("interrupted: what is compiled is kept")
-    kernels, size = summary(cache_folder())
-    screen.tell(f"{kernels} compiled kernels, {size / 1e6:.1f} MB, in {cache_folder()}")
+    screen.tell(_where())
     for line in failed:
         screen.tell(screen.plain(line))
     if failed or not whole:
         raise typer.Exit(1 if failed else screen.INTERRUPTED)
+
+
+def _where() -> str:
+    from pullback.cpu import library
+
+    path = library.path()
+    if path is not None:
+        return f"{len(library.entries())} kernels were compiled ahead, in {path}"
+    from pullback.cpu.cache import cache_folder
+    from pullback.cpu.store import summary
+
+    kernels, size = summary(cache_folder())
+    return f"{kernels} compiled kernels, {size / 1e6:.1f} MB, in {cache_folder()}"

@@ -10,10 +10,10 @@ interpreter ends, it ends them as they ask for its lock, in the middle of a job.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.words import address_of, at
@@ -62,16 +62,3 @@ def is_interrupted(address):
 def was_interrupted(address):
     """Whether a handler has raised since the watch was started; 0 is no watch."""
     return address != 0 and at(address)[_RAISED] != 0
-
-
-@intrinsic
-def raise_if_interrupted(typing_context: Any, status: Any) -> Any:
-    """Return to Python with the error that is set, if this is INTERRUPTED."""
-
-    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        interrupted = builder.icmp_signed("==", args[0], args[0].type(INTERRUPTED))
-        with builder.if_then(interrupted, likely=False):
-            context.call_conv.return_exc(builder)
-        return context.get_dummy_value()
-
-    return types.void(INT), lower

@@ -21,14 +21,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
-from numba import types
 from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, NEEDS_CHECK, TENSORS, WORKSPACE
-from pullback.cpu.interpreter import lock, unlock
-from pullback.cpu.interrupt import raise_if_interrupted
-from pullback.cpu.kernel import cached, native_address
+from pullback.cpu.interpreter import (
+    as_integer,
+    fast_method,
+    from_integer,
+    lock,
+    new_tuple,
+    set_item,
+    unlock,
+)
+from pullback.cpu.interrupt import INTERRUPTED
+from pullback.cpu.kernel import native
 from pullback.cpu.operands import ADDRESS, OPERAND_WORDS, operand, operand_of
 from pullback.cpu.pool import execute_address, interruptible_address
 from pullback.cpu.program import encode
@@ -95,38 +102,35 @@ def launch_with_lock(address, workspace, threads, places):
     return status
 
 
-def launch_few(record, workspace, threads, checked, a, b, c, d):
-    places = stack_words(4)
-    places[0], places[1], places[2], places[3] = a, b, c, d
-    result = launch_at(record, workspace, threads, checked, places)
-    raise_if_interrupted(result[0])
+MANY: Final = 11  # slots, at the most
+_WORKSPACE, _THREADS, _CHECKED, _PLACES = range(1, 5)  # arguments after the record
+
+
+@native(INT(INT, INT, INT))
+def _launch(owner, passed, count):
+    """A launch as Python calls it: with its record, and what `launch_at` takes, one number each.
+    The three numbers of its result; 0 with an error set if a signal handler raised."""
+    given, places = at(passed), stack_words(MANY)
+    for argument in range(_PLACES, count):
+        places[argument - _PLACES] = as_integer(given[argument])
+    record, workspace = as_integer(given[0]), as_integer(given[_WORKSPACE])
+    threads, checked = as_integer(given[_THREADS]), as_integer(given[_CHECKED])
+    held = unlock()
+    status, detail, more = launch_at(record, workspace, threads, checked, places)
+    lock(held)
+    if status == INTERRUPTED:
+        return 0
+    result = new_tuple(3)
+    if result != 0:
+        set_item(result, 0, from_integer(status))
+        set_item(result, 1, from_integer(detail))
+        set_item(result, 2, from_integer(more))
     return result
-
-
-def launch_many(record, workspace, threads, checked, a, b, c, d, e, f, g, h, i, j, k):
-    places = stack_words(11)
-    places[0], places[1], places[2], places[3], places[4] = a, b, c, d, e
-    places[5], places[6], places[7], places[8], places[9] = f, g, h, i, j
-    places[10] = k
-    result = launch_at(record, workspace, threads, checked, places)
-    raise_if_interrupted(result[0])
-    return result
-
-
-FEW, MANY = 4, 11
 
 
 @cache
-def _entry(slots: int) -> tuple[Callable[..., Status], int]:
-    """The native function for launches of so many slots, and how many addresses it takes."""
-    function, takes = (launch_few, FEW) if slots <= FEW else (launch_many, MANY)
-    if slots > MANY:
-        raise ValueError(f"a plan has at most {MANY} slots, not {slots}")
-    dispatcher = cached(function, no_cpython_wrapper=False)
-    signature = types.UniTuple(INT, 3)(*[INT] * (4 + takes))
-    native_address(dispatcher, signature)
-    # Not the dispatcher, which would look at the types of the arguments at every call.
-    return dispatcher.get_compile_result(signature).entry_point, takes
+def _entry() -> Callable[..., Status]:
+    return fast_method(b"launch", _launch()).of(None)
 
 
 class NativeLaunch:
@@ -136,7 +140,7 @@ class NativeLaunch:
     status; unless the addresses are `checked`, it returns NEEDS_CHECK where they break a rule.
     `for_arrays` is the same launch with operands, for the call cache."""
 
-    __slots__ = ("_entry", "_kept", "_parts", "_record", "_spare", "address")
+    __slots__ = ("_entry", "_kept", "_parts", "_record", "address")
 
     def __init__(
         self,
@@ -157,8 +161,9 @@ class NativeLaunch:
         self._record = (ctypes.c_int64 * len(words))(*words)
         self.address, self._kept = ctypes.addressof(self._record), kept  # what words point to
         self._parts = program, block, aligned, pairs
-        self._entry, takes = _entry(len(operands))
-        self._spare = (0,) * (takes - len(operands))
+        if len(operands) > MANY:
+            raise ValueError(f"a plan has at most {MANY} slots, not {len(operands)}")
+        self._entry = _entry()
 
     @classmethod
     def of(
@@ -199,4 +204,4 @@ class NativeLaunch:
         return NativeLaunch(program, known, block, aligned, pairs, short, kept)
 
     def __call__(self, workspace: int, threads: int, checked: int, places: Iterable[int]) -> Status:
-        return self._entry(self.address, workspace, threads, checked, *places, *self._spare)
+        return self._entry(self.address, workspace, threads, checked, *places)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.imports import IMPORTS, guard_forks, imported, uninterrupted
 from pullback.contract.settings import OPENMP
+from pullback.cpu import library
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
 _WANTED: Final = "a whole number of at least 1"
@@ -125,21 +126,33 @@ def _load() -> _Native:
         return _native
 
 
+def shared_memory(symbol: str, size: int) -> int:
+    """Zeroed memory that compiled code knows by this symbol: in the library that has the code, or
+    new memory, of which LLVM is told."""
+    if library.path() is not None:
+        return library.address_of(symbol)
+    from llvmlite.binding import add_symbol
+    from numba.core.registry import cpu_target
+
+    cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
+    address = permanent_alloc(size)
+    add_symbol(symbol, address)
+    return address
+
+
 @cache
 def _state() -> int:
     """What the threads share, where native code finds it: always the same, since some of that code
     may be loaded already if an interrupt ended an attempt."""
-    from llvmlite.binding import add_symbol, address_of_symbol
-    from numba.core.registry import cpu_target
-
     from pullback.cpu import workers
 
-    cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
-    state = permanent_alloc(workers.STATE_BYTES)
-    add_symbol(workers.SYMBOL, state)
-    for name in workers.LINUX_ONLY:
-        if address_of_symbol(name) is None:
-            add_symbol(name, state)  # never called: no worker starts there
+    state = shared_memory(workers.SYMBOL, workers.STATE_BYTES)
+    if library.path() is None:
+        from llvmlite.binding import add_symbol, address_of_symbol
+
+        for name in workers.LINUX_ONLY:
+            if address_of_symbol(name) is None:
+                add_symbol(name, state)  # never called: no worker starts there
     return state
 
 

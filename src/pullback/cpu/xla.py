@@ -22,7 +22,6 @@ import sys
 from functools import cache
 from typing import Any, Final
 
-from llvmlite.binding import add_symbol, address_of_symbol
 from numba.extending import register_jitable
 
 from pullback.contract.element import ElementKind
@@ -30,7 +29,7 @@ from pullback.contract.imports import IMPORTS
 from pullback.cpu.atomics import INT, load
 from pullback.cpu.block import DETAIL, STATUS
 from pullback.cpu.kernel import Kernel, native, source_hash
-from pullback.cpu.pool import execute_address, permanent_alloc, threads_address
+from pullback.cpu.pool import execute_address, shared_memory, threads_address
 from pullback.cpu.words import address_of, at, call, stack_words, symbol
 from pullback.cpu.xla_frame import (
     ARGS,
@@ -50,6 +49,8 @@ SYMBOL: Final = "pullback_xla"
 # 0), then the table of kernels.
 EXECUTE, THREADS, EXPLAIN, ADVISE, TABLE = range(5)
 CAPACITY: Final = 1 << 13  # pairs (key, address); far more than there are kernels
+
+MEMORY: Final = {SYMBOL: 8 * (TABLE + 2 * CAPACITY)}
 
 # A status no kernel has: the handler met a key that is not in the table.
 UNKNOWN_KERNEL: Final = -1
@@ -138,13 +139,16 @@ def handle(address):
 @cache
 def _words() -> Any:
     """The state of this process."""
-    count = TABLE + 2 * CAPACITY
-    address = permanent_alloc(count * 8)
-    add_symbol(SYMBOL, address)
-    words = (ctypes.c_int64 * count).from_address(address)
+    size = MEMORY[SYMBOL]
+    words = (ctypes.c_int64 * (size // 8)).from_address(shared_memory(SYMBOL, size))
     words[EXECUTE], words[THREADS] = execute_address(), threads_address()
-    words[ADVISE] = (address_of_symbol("madvise") or 0) if sys.platform == "linux" else 0
+    words[ADVISE] = _address_of_madvise()
     return words
+
+
+def _address_of_madvise() -> int:
+    advise = getattr(ctypes.pythonapi, "madvise", None) if sys.platform == "linux" else None
+    return ctypes.cast(advise, ctypes.c_void_p).value or 0 if advise else 0
 
 
 def handler_address(explain: int) -> int:

@@ -1,0 +1,72 @@
+"""Which kernels there are: those that any layout of any plan asks for, and the runtime.
+
+Plans are laid out as `pullback warm` does, but nothing is compiled: the kernels of launches are
+noted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pullback.bench import inventory
+from pullback.bench.ahead import Step
+from pullback.contract.element import ElementKind
+from pullback.cpu import kernel as kernel_module
+from pullback.cpu.kernel import Kernel
+from pullback.cpu.library import entry_name
+from pullback.cpu.native_launch import NativeLaunch
+
+Entry = tuple[Any, Any]  # a function and its signature
+Request = tuple[Kernel, ElementKind, ElementKind]
+
+
+def runtime() -> dict[str, Entry]:
+    """What every call goes through: the functions with a fixed signature."""
+    found: dict[str, Entry] = {}
+    for path in sorted(Path(kernel_module.__file__).parent.glob("*.py")):
+        if path.stem not in ("precompiled", "__init__"):
+            found.update(_natives(import_module(f"pullback.cpu.{path.stem}")))
+    return dict(sorted(found.items()))
+
+
+def _natives(module: Any) -> Iterator[tuple[str, Entry]]:
+    """The functions of a module that `kernel.native` has decorated."""
+    for value in vars(module).values():
+        inner = getattr(value, "__wrapped__", None)
+        if getattr(inner, "__qualname__", "").startswith(kernel_module.native.__qualname__ + "."):
+            held = inspect.getclosurevars(inner).nonlocals
+            function = held["function"]
+            if function.__module__ == module.__name__:
+                name = f"{function.__module__}.{function.__qualname__}"
+                yield name, (function, held["signature"])
+
+
+def requests(steps: Iterable[Step]) -> dict[str, Request]:
+    """The kernels of these steps, by the names of their entries."""
+    found: dict[str, Request] = {}
+
+    def note(program: Any, element: ElementKind, *_: Any) -> None:
+        for phase in program.phases:
+            kinds = phase.element or element, phase.index or program.index
+            found[entry_name(phase.kernel.name, *kinds)] = phase.kernel, *kinds
+
+    before, NativeLaunch.of = NativeLaunch.of, note
+    try:
+        for step in steps:
+            error = inventory.compile_ahead(*step) if step.plan != inventory.CALLS else ""
+            if error:
+                raise RuntimeError(error)
+    finally:
+        NativeLaunch.of = before
+    return dict(sorted(found.items()))
+
+
+def entries(found: dict[str, Request]) -> dict[str, Entry]:
+    return {
+        name: (kernel._function, kernel.signature(element, index))
+        for name, (kernel, element, index) in found.items()
+    }

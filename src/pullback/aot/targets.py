@@ -1,0 +1,35 @@
+"""What a library is compiled for."""
+
+from __future__ import annotations
+
+import platform
+from typing import Final, NamedTuple
+
+
+class Target(NamedTuple):
+    """`machine` is what `platform.machine` says there."""
+
+    name: str
+    machine: str
+    triple: str
+    cpu: str
+
+
+# x86-64-v3 is every processor with AVX2 and FMA, v4 those with AVX-512. Without FMA each fma would
+# be a call of the C library: older processors compile on demand, in another way.
+TARGETS: Final = (
+    Target("x86-64-v3", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v3"),
+    Target("x86-64-v4", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v4"),
+    Target("aarch64", "aarch64", "aarch64-unknown-linux-gnu", "generic"),
+)
+
+
+def targets_of(machine: str) -> list[Target]:
+    return [target for target in TARGETS if target.machine == machine]
+
+
+def pretend(machine: str) -> None:
+    """Have this process compile for another machine: code that has instructions of its own there
+    (a hint in loops that wait, the floating-point environment) asks `platform` when imported."""
+    if machine != platform.machine():
+        platform.machine = lambda: machine  # type: ignore[assignment]

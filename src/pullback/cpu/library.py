@@ -1,0 +1,162 @@
+"""Kernels that were compiled ahead of time: a folder of shared libraries (made by pullback.aot).
+
+The folder holds one library for each kind of processor and `kernels.json`, which lists their
+entries. It is used if it was made of exactly these sources; PULLBACK_LIBRARY names another folder,
+or with 0 none. Nothing here imports Numba or llvmlite. What is loaded is run: the folder is trusted
+as the Python files of the package are, which lie beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from pullback.contract.element import ElementKind
+
+VARIABLE: Final = "PULLBACK_LIBRARY"
+MANIFEST: Final = "kernels.json"
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+_INCLUDED: Final = _PACKAGE / "_kernels"  # of a wheel
+_COMPILED: Final = ("contract", "cpu", "ops", "tensor")  # packages whose sources are in kernels
+# Words before the fields of an object: native code that reads objects was compiled for this many.
+# A Python without a global lock has more.
+_HEAD_WORDS: Final = 2
+
+# What the second x86-64 level above the first asks for, and the third, as Linux names it.
+_V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
+_V4: Final = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
+
+
+def folder() -> Path | None:
+    """Where compiled kernels may be, whether or not they can be used."""
+    named = os.environ.get(VARIABLE, "").strip()
+    if named == "0":
+        return None
+    place = Path(named) if named else _INCLUDED
+    return place if (place / MANIFEST).is_file() else None
+
+
+def entry_name(kernel: str, element: ElementKind, index: ElementKind) -> str:
+    """What the manifest calls a kernel for tensors of `element` and indices of `index`."""
+    return f"{kernel} {element.value} {index.value}"
+
+
+def symbol_of(number: int) -> str:
+    """The symbol of the entry that has this number in the manifest."""
+    return f"p{number}"
+
+
+@cache
+def sources() -> str:
+    """Over all files that kernels are compiled from."""
+    digest = hashlib.sha256()
+    for package in _COMPILED:
+        for path in sorted((_PACKAGE / package).rglob("*.py")):
+            digest.update(path.relative_to(_PACKAGE).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def write_manifest(place: Path, names: list[str]) -> None:
+    text = json.dumps({"sources": sources(), "entries": names}, indent=0)
+    (place / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+@cache
+def _manifest() -> dict[str, Any]:
+    place = folder()
+    assert place is not None
+    found: dict[str, Any] = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def refusal() -> str:
+    """Why kernels are compiled on demand; empty if they come from a library."""
+    place = folder()
+    if place is None:
+        return "no library of kernels is installed"
+    if object.__basicsize__ != 8 * _HEAD_WORDS:
+        return "this Python has no global lock, for which kernels are not compiled ahead"
+    if _is_told_otherwise():
+        return "the environment asks for other machine code than that of the library"
+    if _manifest()["sources"] != sources():
+        return f"the library in {place} was made of other sources"
+    if not any((place / f"{target}.so").is_file() for target in targets()):
+        return f"the library in {place} has nothing for this processor"
+    return ""
+
+
+def _is_told_otherwise() -> bool:
+    """Whether the environment asks for code that only a compiler here can make."""
+    asked = ("PULLBACK_SOFT_F16", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT")
+    return any(os.environ.get(name) for name in asked)
+
+
+@cache
+def targets() -> tuple[str, ...]:
+    """What this processor can run, the best first."""
+    if sys.platform != "linux" or sys.byteorder != "little":
+        return ()
+    machine = platform.machine()
+    if machine == "aarch64":
+        return ("aarch64",)
+    flags = _flags() if machine == "x86_64" else frozenset()
+    if not flags >= _V3:
+        return ()
+    return ("x86-64-v4", "x86-64-v3") if flags >= _V4 else ("x86-64-v3",)
+
+
+def _flags() -> frozenset[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("flags"):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass  # nobody says what the processor has: then nothing is assumed
+    return frozenset()
+
+
+@cache
+def path() -> Path | None:
+    """The library in use; None where kernels are compiled on demand."""
+    place = folder()
+    if place is None or refusal():
+        return None
+    there = (place / f"{target}.so" for target in targets())
+    return next(library for library in there if library.is_file())
+
+
+@cache
+def _loaded() -> ctypes.CDLL:
+    return ctypes.CDLL(str(path()))
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    names = _manifest()["entries"] if path() else ()
+    return {name: number for number, name in enumerate(names)}
+
+
+def entries() -> list[str]:
+    """What the library in use has."""
+    return list(_numbers())
+
+
+def address(entry: str) -> int | None:
+    """The C address of an entry; None if the library does not have it."""
+    number = _numbers().get(entry)
+    return None if number is None else address_of(symbol_of(number))
+
+
+def address_of(symbol: str) -> int:
+    """The address of a symbol of the library in use."""
+    return ctypes.addressof(ctypes.c_char.in_dll(_loaded(), symbol))

@@ -1,0 +1,121 @@
+"""Wheels that carry their kernels compiled, one for each machine, and the pure one.
+
+    python tools/wheels.py dist                      all of them (make wheels)
+    python tools/wheels.py dist --machine x86_64     of one machine
+    python tools/wheels.py dist lerp --dtype f32     with a share of the kernels, to try it
+
+The pure wheel is built first; the others are its files and a folder of libraries, without Numba
+among what they require. Nothing in a wheel says when or where it was made: the same sources and
+tools give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+EPOCH = (1980, 1, 1, 0, 0, 0)  # what a zip file can say that is no date
+# Libraries refer to no version of a symbol of the C library, so the oldest tag in use will do.
+TAGS = {
+    "x86_64": "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64",
+    "aarch64": "py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64",
+}
+LIMIT = 8_000_000  # bytes of a wheel
+KERNELS = "pullback/_kernels"
+
+
+def pure_wheel(out: Path) -> Path:
+    """The wheel without kernels, as pip builds it."""
+    with TemporaryDirectory() as made:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", made, ROOT]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": "315532800"}
+        subprocess.run(command, check=True, env=environment)
+        (wheel,) = Path(made).glob("*.whl")
+        return wheel.replace(out / wheel.name)
+
+
+def kernels(folder: Path, options: list[str]) -> None:
+    """Compile into a folder: in a process of its own, which may be told that it is elsewhere."""
+    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pullback.aot", folder, *options]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": source})
+
+
+def _metadata(text: str) -> str:
+    """Numba is needed by those alone who want kernels that the wheel does not have."""
+    kept = [
+        line
+        for line in text.splitlines(keepends=True)
+        if not (line.startswith("Requires-Dist: numba") and "extra" not in line)
+    ]
+    return "".join(kept)
+
+
+def _wheel(text: str, tag: str) -> str:
+    python, abi, platforms = tag.split("-")
+    lines = [line for line in text.splitlines() if not line.startswith(("Tag:", "Root-Is-"))]
+    tags = [f"Tag: {python}-{abi}-{platform}" for platform in platforms.split(".")]
+    return "\n".join([*(line for line in lines if line), "Root-Is-Purelib: false", *tags, ""])
+
+
+def packed(pure: Path, folder: Path, tag: str, out: Path) -> Path:
+    """The files of the pure wheel and those of a folder, as a wheel for one platform."""
+    with zipfile.ZipFile(pure) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
+    (about,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
+    files.update({f"{KERNELS}/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    files[f"{about}/METADATA"] = _metadata(files[f"{about}/METADATA"].decode()).encode()
+    files[f"{about}/WHEEL"] = _wheel(files[f"{about}/WHEEL"].decode(), tag).encode()
+    record = f"{about}/RECORD"
+    del files[record]
+    lines = [f"{name},{_digest(data)},{len(data)}" for name, data in sorted(files.items())]
+    files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    target = out / f"{about.removesuffix('.dist-info')}-{tag}.whl"
+    _write(target, files)
+    return target
+
+
+def _digest(data: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+
+
+def _write(target: Path, files: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
+        for name, data in sorted(files.items(), key=lambda item: (".dist-info/" in item[0], item)):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
+            entry.external_attr = 0o100644 << 16
+            wheel.writestr(entry, data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", help="families or functions; all of them")
+    parser.add_argument("--dtype", action="append", default=[])
+    parser.add_argument("--machine", action="append", choices=TAGS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    options = [*given.names, *(f"--dtype={dtype}" for dtype in given.dtype), f"--jobs={given.jobs}"]
+    given.out.mkdir(parents=True, exist_ok=True)
+    made = [pure := pure_wheel(given.out)]
+    for machine in given.machine or TAGS:
+        with TemporaryDirectory() as folder:
+            kernels(Path(folder), [*options, f"--machine={machine}"])
+            made.append(packed(pure, Path(folder), TAGS[machine], given.out))
+    for wheel in made:
+        size = wheel.stat().st_size
+        print(f"{wheel.name} {size / 1e6:.2f} MB {hashlib.sha256(wheel.read_bytes()).hexdigest()}")
+    return int(any(wheel.stat().st_size > LIMIT for wheel in made))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
