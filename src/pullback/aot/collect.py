@@ -36,7 +36,7 @@ def runtime() -> dict[str, Entry]:
 def _natives(module: Any) -> Iterator[tuple[str, Entry]]:
     """The functions of a module that `kernel.native` has decorated."""
     for value in vars(module).values():
-        inner = getattr(value, "__wrapped__", None)
+        inner: Any = getattr(value, "__wrapped__", None)
         if getattr(inner, "__qualname__", "").startswith(kernel_module.native.__qualname__ + "."):
             held = inspect.getclosurevars(inner).nonlocals
             function = held["function"]
@@ -54,14 +54,15 @@ def requests(steps: Iterable[Step]) -> dict[str, Request]:
             kinds = phase.element or element, phase.index or program.index
             found[entry_name(phase.kernel.name, *kinds)] = phase.kernel, *kinds
 
-    before, NativeLaunch.of = NativeLaunch.of, note
+    launch: Any = NativeLaunch
+    before, launch.of = launch.of, note
     try:
         for step in steps:
             error = inventory.compile_ahead(*step) if step.plan != inventory.CALLS else ""
             if error:
                 raise RuntimeError(error)
     finally:
-        NativeLaunch.of = before
+        launch.of = before
     return dict(sorted(found.items()))
 
 

@@ -32,4 +32,4 @@ def pretend(machine: str) -> None:
     """Have this process compile for another machine: code that has instructions of its own there
     (a hint in loops that wait, the floating-point environment) asks `platform` when imported."""
     if machine != platform.machine():
-        platform.machine = lambda: machine  # type: ignore[assignment]
+        platform.machine = lambda: machine
