@@ -42,11 +42,14 @@ def pure_wheel(out: Path) -> Path:
         return wheel.replace(out / wheel.name)
 
 
-def kernels(folder: Path, options: list[str]) -> None:
-    """Compile into a folder: in a process of its own, which may be told that it is elsewhere."""
-    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pullback.aot", folder, *options]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": source})
+def kernels(pure: Path, folder: Path, options: list[str]) -> None:
+    """Compile what is in the pure wheel, whatever happens to the tree meanwhile: in a process of
+    its own, which may be told that it is on another machine."""
+    with TemporaryDirectory() as unpacked, zipfile.ZipFile(pure) as wheel:
+        wheel.extractall(unpacked)
+        source = os.pathsep.join([unpacked, os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "pullback.aot", folder, *options]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": source}, cwd=unpacked)
 
 
 def _metadata(text: str) -> str:
@@ -105,11 +108,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     options = [*given.names, *(f"--dtype={dtype}" for dtype in given.dtype), f"--jobs={given.jobs}"]
+    given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
     made = [pure := pure_wheel(given.out)]
     for machine in given.machine or TAGS:
         with TemporaryDirectory() as folder:
-            kernels(Path(folder), [*options, f"--machine={machine}"])
+            kernels(pure, Path(folder), [*options, f"--machine={machine}"])
             made.append(packed(pure, Path(folder), TAGS[machine], given.out))
     for wheel in made:
         size = wheel.stat().st_size
