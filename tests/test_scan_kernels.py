@@ -351,3 +351,19 @@ def test_kernels_of_the_engine_are_found_by_name() -> None:
     walks = [cpu_cumsum.CUMSUM, walks_of(True, True, False), walks_of(False, False, True)]
     names = [kernel.name for each in walks for kernel in each.kernels.values()]
     subprocess.run([sys.executable, "-c", script, *names], check=True)
+
+
+@pytest.mark.parametrize("ties", ["first", "last"])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_extrema_of_signed_zeros_have_the_bits_of_the_winner(name: str, ties: str) -> None:
+    """0 and -0 tie: which of them is written is told by its sign alone. Without indices, other code
+    finds the values."""
+    rng = np.random.default_rng(5)
+    for shape, axis in (((3, 70), 1), ((70, 3), 0), ((40, 5), 1)):
+        x = np.where(rng.random(shape) < 0.5, -0.0, 0.0).astype(np.float32)
+        _, indices = getattr(pullback, name)(x, axis, ties=ties, return_indices=True)
+        along = np.arange(shape[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
+        holds = np.zeros_like(indices) if ties == "first" else along
+        assert (indices == holds).all()
+        values = getattr(pullback, name)(x, axis, ties=ties)
+        assert (np.signbit(values) == np.signbit(np.take_along_axis(x, indices, axis))).all()
