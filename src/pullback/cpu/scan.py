@@ -26,11 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pullback.cpu.blocks import passed_on, step_numbers
+from pullback.cpu.blocks import each, passed_on, step_numbers
 from pullback.cpu.columns import ANY, NUMBERS, block_of, loads, store_tile
 from pullback.cpu.emit import inlined
 from pullback.cpu.tile_rows import ALONG
 from pullback.cpu.tiles import by_type
+from pullback.cpu.vector import as_float, as_int, like
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Scan:
     edged(columns, numbers, about)   -> the columns of the first and last tile of a line
 
     `about` is (steps of a line, 0 or -1 for a reversed scan, number of the first step, number
-    after the last step, initial value, whether there is one).
+    after the last step, initial value, whether there is one, the sign bit or 0: see `flips`).
     """
 
     neutral: tuple[float, ...]  # what each input is beyond the end of a line
@@ -78,6 +79,7 @@ class Scan:
     begun: Callable[..., Any] | None = None
     edged: Callable[..., Any] | None = None
     numbered: bool = False
+    flips: bool = False  # the first input and output are negated if the program says so
     serial: bool = False  # blocks of a line are no shorter way than its steps: prefer `lines`
     mode: int = ANY  # how outputs are encoded
     inputs: tuple[int, ...] = (0,)  # slots of the plan's record
@@ -122,6 +124,26 @@ def exclusive_of(scan: Scan, **changes: Any) -> Scan:
     )
 
 
+@inlined
+def flip(sign, v):
+    """-v if `sign` is the sign bit, v if it is 0."""
+    return as_float(as_int(v) ^ like(as_int(v), sign))
+
+
+@by_type
+def _flipped(tiles, sign):
+    if len(tiles) == 1:
+        return lambda tiles, sign: (each(flip, sign, tiles[0]),)
+    return lambda tiles, sign: (each(flip, sign, tiles[0]), *tiles[1:])
+
+
+def _signed(scan: Scan) -> Callable[..., Any]:
+    """(columns or outputs, about) -> the same, negated or not."""
+    if scan.flips:
+        return inlined(lambda tiles, about: _flipped(tiles, about[6]))
+    return inlined(lambda tiles, about: tiles)
+
+
 # --- a tile ---------------------------------------------------------------------------------------
 
 
@@ -144,6 +166,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     if scan.trial:
         usual = _tried(scan, usual)
     work, mode, load_tile, edged = scan.work, scan.mode, loads(scan.neutral, scan.ahead), scan.edged
+    signed = _signed(scan)
 
     @inlined
     def with_edges(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
@@ -158,7 +181,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     @inlined
     def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
         p = ins[0][0]
-        columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
+        columns = signed(load_tile(ins, k, c, left, work(p, W), walk, back, 0), about)
         return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 
     if not scan.held:
@@ -168,9 +191,10 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     @inlined
     def unless_held(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
         p = ins[0][0]
-        steps = load_tile(ins, k, c, left, work(p, W), walk, back, 1)
+        steps = signed(load_tile(ins, k, c, left, work(p, W), walk, back, 1), about)
         if holds(state, steps):
-            store_tile(p, outs, k, c, left, held(state, steps), streaming, mode, walk, back)
+            v = signed(held(state, steps), about)
+            store_tile(p, outs, k, c, left, v, streaming, mode, walk, back)
             return state
         return tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back)
 
@@ -179,7 +203,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
 
 def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
     combine, apply, repair, mode = scan.combine, scan.apply, scan.repair, scan.mode
-    stored = _stored_if_rare(scan)
+    stored, signed = _stored_if_rare(scan), _signed(scan)
 
     @inlined
     def scanned(p, columns, number, about, state, walk, back):
@@ -190,7 +214,7 @@ def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
     @inlined
     def exact(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
         v, after = scanned(p, columns, number, about, state, walk, back)
-        store_tile(p, outs, k, c, left, v, streaming, mode, walk, back)
+        store_tile(p, outs, k, c, left, signed(v, about), streaming, mode, walk, back)
         return after
 
     @inlined
@@ -202,7 +226,7 @@ def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
     @inlined
     def if_rare(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
         v, after = scanned(p, columns, number, about, state, walk, back)
-        stored(p, outs, k, c, left, v, after, streaming, walk, back)
+        stored(p, outs, k, c, left, v, about, after, streaming, walk, back)
         return after
 
     if repair is None:
@@ -211,18 +235,18 @@ def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stored_if_rare(scan: Scan) -> Callable[..., Any]:
-    rare, repair, mode = scan.rare, scan.repair, scan.mode
+    rare, repair, mode, signed = scan.rare, scan.repair, scan.mode, _signed(scan)
 
     @inlined
-    def if_rare(p, outs, k, c, left, v, after, streaming, walk, back):
+    def if_rare(p, outs, k, c, left, v, about, after, streaming, walk, back):
         if rare(after, v):
             store_tile(p, outs, k, c, left, repair(v), streaming, ANY, walk, back)
         else:
             store_tile(p, outs, k, c, left, v, streaming, NUMBERS, walk, back)
 
     @inlined
-    def exact(p, outs, k, c, left, v, after, streaming, walk, back):
-        store_tile(p, outs, k, c, left, v, streaming, mode, walk, back)
+    def exact(p, outs, k, c, left, v, about, after, streaming, walk, back):
+        store_tile(p, outs, k, c, left, signed(v, about), streaming, mode, walk, back)
 
     return exact if rare is None else if_rare
 
@@ -236,7 +260,8 @@ def _either(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
         if may(state, columns):
             inner, total = within(columns)
             entering, after = passed_on(combine, p, state, total, walk, back)
-            stored(p, outs, k, c, left, apply(entering, inner), after, streaming, walk, back)
+            v = apply(entering, inner)
+            stored(p, outs, k, c, left, v, about, after, streaming, walk, back)
             return after
         return careful(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.contract.element import ElementKind
 from pullback.cpu.block import TENSORS
 from pullback.cpu.columns import lanes_of_lines
 from pullback.cpu.lookback import LINK_WORDS
@@ -19,16 +20,23 @@ SHORT = 128  # steps of lines that go W at a time
 FEW = 16  # fewer lines are shared by threads, if they are long
 
 
+def sign_bit(element: ElementKind) -> int:
+    """Of the numbers that extrema of an element are compared as."""
+    return -(1 << 63) if element is ElementKind.F64 else -(1 << 31)
+
+
 def scan_program(
     walks: Walks,
     desc: Any,
     views: Sequence[Any],
     against: bool = False,
     edges: tuple[Strides | None, Strides | None] = (None, None),
+    negated: bool = False,
 ) -> Program:
     """A scan over the first slots of a plan, None for those that are not there. `against`: it walks
     against the direction of the forward. `edges`: the strides of the initial value, in the slot
-    after those, and of what is asked for at the end, two slots on."""
+    after those, and of what is asked for at the end, two slots on. `negated`: a scan that flips
+    signs does."""
     present = [v.strides for v in views if v is not None]
     strides = [present[0] if v is None else v.strides for v in views]
     none = (0,) * len(present[0])
@@ -63,7 +71,8 @@ def scan_program(
     words += [columns, strip, int(streaming), int(straight), -1 if desc.reverse else 0]
     words += [AXIS + len(axis)]
     words += [0 if e is None else TENSORS + len(views) + 2 * k for k, e in enumerate(edges)]
-    words += [len(views), *axis, *(0,) * (LINK_WORDS * links)]
+    words += [len(views), sign_bit(desc.element) if negated else 0]
+    words += [*axis, *(0,) * (LINK_WORDS * links)]
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)
     kernel = walks.kernels[walk + ("_back" if back and walk != "across" else "")]

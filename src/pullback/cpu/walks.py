@@ -31,6 +31,7 @@ from pullback.cpu.places import (
     INITIAL,
     LINKS,
     REVERSED,
+    SIGN,
     STRAIGHT,
     STREAMS,
     STRIP,
@@ -41,7 +42,7 @@ from pullback.cpu.places import (
     place_at,
     strip_at,
 )
-from pullback.cpu.scan import Scan, tile_of
+from pullback.cpu.scan import Scan, flip, tile_of
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
 
@@ -116,6 +117,7 @@ def _begin(scan: Scan) -> Callable[..., Any]:
     """(task, none, line, c, count, lanes) -> the state before the lines from c on, and the initial
     value of each, if there is one."""
     work, begun = scan.work, scan.begun or inlined(lambda none, initial: none)
+    signed = flip if scan.flips else inlined(lambda sign, v: v)
 
     @inlined
     def begin(task, none, line, c, count, lanes):
@@ -123,7 +125,7 @@ def _begin(scan: Scan) -> Callable[..., Any]:
         if word(task, INITIAL) != 0:
             start, i, pitch = edge_of(task, 0, line)
             initial = lanes_from(start, i + c * pitch, pitch, count, initial)
-            state = begun(none, initial)
+            state = begun(none, signed(word(task, SIGN), initial))
         return state, initial
 
     return begin
@@ -204,7 +206,7 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             ins, outs = ins_of(task, line), outs_of(task, line)
             streaming = _streams_to(task, outs[0], back)
             state, initial = begin(task, none, line, 0, 1, 1)
-            about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
+            about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
             for k in range(0, n, CHUNK):
                 end = min(k + CHUNK, n)
                 state = stretch(
@@ -237,7 +239,7 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             end, link = min(k + CHUNK, n), link_of(task, LINKS, line, carried(none))
             ins, outs, state = ins_of(task, line), outs_of(task, line), none
             first, initial = begin(task, none, line, 0, 1, 1)
-            about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
+            about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
             early = end < n and not is_turn(link, chunk)
             if early:
                 state = stretch(
@@ -311,7 +313,7 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             for c in range(column, min(column + word(task, STRIP), total), W):
                 count = min(W, total - c)
                 state, initial = begin(task, none, first, c, count, W)
-                about = (n, way, 0, n, initial, word(task, INITIAL) != 0)
+                about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
                 state = group(
                     ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back
                 )
@@ -349,7 +351,7 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                     prefetch_tile(ins, k + AHEAD, c + r * W, B)
                 states[cell + r] = tile(
                     source, target, at, column + r * W, 2 * B, k,
-                    (n, about[1], about[2], about[3], initials[cell + r], about[4]),
+                    (n, about[1], about[2], about[3], initials[cell + r], about[4], about[5]),
                     states[cell + r], streaming and whole > 0, W, ACROSS, 0,
                 )  # fmt: skip
             if whole <= 0:
@@ -360,7 +362,7 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_across(p)
         strip, none = word(task, STRIP), start(p, W)
-        about = (n, word(task, REVERSED), 0, n, word(task, INITIAL) != 0)
+        about = (n, word(task, REVERSED), 0, n, word(task, INITIAL) != 0, word(task, SIGN))
         states = stack(none, cells_across(p, SIDE))
         initials = stack(work(p, W), cells_across(p, SIDE))
         boxes = (

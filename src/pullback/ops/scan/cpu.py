@@ -51,8 +51,7 @@ def _cumprod_backward(desc: Any) -> Walks:
 def _extremum(desc: Any, positions: bool) -> Walks:
     from pullback.ops.scan.cpu_cummax import walks_of
 
-    least, last = desc.kind is ScanKind.CUMMIN, desc.ties is TieRule.LAST
-    return walks_of(least, last, positions)
+    return walks_of(desc.ties is TieRule.LAST, positions)
 
 
 _FORWARD: dict[ScanKind, Callable[..., Walks]] = {
@@ -69,7 +68,8 @@ _BACKWARD: dict[ScanKind, Callable[..., Walks]] = {
 
 def _forward(desc: Any, x: Any, y: Any, indices: Any, edges: Any = (None, None)) -> Program:
     if walks := _FORWARD.get(desc.kind):
-        return scan_program(walks(desc, indices is not None), desc, (x, y, indices), edges=edges)
+        found, least = walks(desc, indices is not None), desc.kind is ScanKind.CUMMIN
+        return scan_program(found, desc, (x, y, indices), edges=edges, negated=least)
     from pullback.ops.scan import cpu_ways
 
     return cpu_ways.forward(desc, x, y)

@@ -2,6 +2,7 @@
 
 An element is a record if it takes over the extremum: NaN beats all but NaN, and of equal elements
 the first stays or the last takes over. Most tiles of a long line hold no record.
+A minimum is the maximum of the negated elements: the engine flips their signs.
 """
 
 from __future__ import annotations
@@ -18,30 +19,18 @@ from pullback.cpu.memory import filled
 from pullback.cpu.numerics import INFINITY, any_nan
 from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type, spread
-from pullback.cpu.vector import any_lane, is_nan, maximum, minimum, select, splat
+from pullback.cpu.vector import any_lane, is_nan, maximum, select, splat
 from pullback.cpu.walks import Walks
 
 Function = Callable[..., Any]
 
-# By (minimum, last): whether b takes over from a, met earlier, if neither is NaN; whether it may,
-# NaN or not; which of the two stays, if neither is NaN.
-_AHEAD: dict[tuple[bool, bool], Function] = {
-    (False, False): lambda b, a: b > a,
-    (False, True): lambda b, a: b >= a,
-    (True, False): lambda b, a: b < a,
-    (True, True): lambda b, a: b <= a,
-}
-_MAY: dict[tuple[bool, bool], Function] = {
-    (False, False): lambda b, a: ~(b <= a),
-    (False, True): lambda b, a: ~(b < a),
-    (True, False): lambda b, a: ~(b >= a),
-    (True, True): lambda b, a: ~(b > a),
-}
-_STAYS: dict[tuple[bool, bool], Function] = {
-    (False, False): lambda a, b: maximum(b, a),
-    (False, True): lambda a, b: maximum(a, b),
-    (True, False): lambda a, b: minimum(b, a),
-    (True, True): lambda a, b: minimum(a, b),
+# By whether the last of equal elements takes over: whether b does from a, met earlier, if neither
+# is NaN; whether it may, NaN or not; which of the two stays, if neither is NaN.
+_AHEAD: dict[bool, Function] = {False: lambda b, a: b > a, True: lambda b, a: b >= a}
+_MAY: dict[bool, Function] = {False: lambda b, a: ~(b <= a), True: lambda b, a: ~(b < a)}
+_STAYS: dict[bool, Function] = {
+    False: lambda a, b: maximum(b, a),
+    True: lambda a, b: maximum(a, b),
 }
 
 
@@ -68,25 +57,24 @@ def _repeated(c, v):
     return lambda c, v: (c, c, c, c, c, c, c, c)
 
 
-def wins_of(kind: tuple[bool, bool]) -> Function:
+def wins_of(last: bool) -> Function:
     """(b, a) -> whether b takes over from a."""
-    ahead = inlined(_AHEAD[kind])
-    if kind[1]:
+    ahead = inlined(_AHEAD[last])
+    if last:
         return inlined(lambda b, a: ahead(b, a) | is_nan(b))
     return inlined(lambda b, a: ahead(b, a) | (is_nan(b) & ~is_nan(a)))
 
 
-def holds_of(kind: tuple[bool, bool]) -> Function:
+def holds_of(last: bool) -> Function:
     """(state, columns) -> whether no step takes over."""
-    may = inlined(_MAY[kind])
+    may = inlined(_MAY[last])
     return inlined(
         lambda state, columns: not _any(may, spread(state[0], columns[0][0]), columns[0])
     )
 
 
-def _values(kind: tuple[bool, bool]) -> Scan:
-    worst = INFINITY if kind[0] else -INFINITY
-    wins, stays = wins_of(kind), inlined(_STAYS[kind])
+def _values(last: bool) -> Scan:
+    wins, stays = wins_of(last), inlined(_STAYS[last])
     stays_nan = inlined(lambda a, b: select(wins(b, a), b, a))
 
     def scan_by(f: Function) -> tuple[Function, Function, Function]:
@@ -110,20 +98,21 @@ def _values(kind: tuple[bool, bool]) -> Scan:
         lambda state, columns: not (any_nan(columns[0]) or any_lane(is_nan(state[0])))
     )
     return Scan(
-        neutral=(worst,),
+        neutral=(-INFINITY,),
         work=_work,
-        start=inlined(lambda p, n: (filled(p, worst, n),)),
+        start=inlined(lambda p, n: (filled(p, -INFINITY, n),)),
         within=within,
         combine=combine,
         apply=apply,
         fast=(numbers, *scan_by(stays)),
         held=(
-            holds_of(kind),
+            holds_of(last),
             inlined(
                 lambda state, columns: (_repeated(spread(state[0], columns[0][0]), columns[0]),)
             ),
         ),
         mode=EXACT,
+        flips=True,
         shown=inlined(lambda state: state),
         begun=inlined(lambda none, initial: (initial,)),
     )
@@ -136,8 +125,8 @@ def _values(kind: tuple[bool, bool]) -> Scan:
 NOWHERE = -2
 
 
-def _positions(kind: tuple[bool, bool]) -> Scan:
-    worst, wins = INFINITY if kind[0] else -INFINITY, wins_of(kind)
+def _positions(last: bool) -> Scan:
+    wins, holds = wins_of(last), holds_of(last)
 
     @inlined
     def next_of(a, b):
@@ -155,16 +144,14 @@ def _positions(kind: tuple[bool, bool]) -> Scan:
     def apply(entering, inner):
         return parted(each(next_of, entering, inner))
 
-    holds = holds_of(kind)
-
     @inlined
     def holds_since(state, columns):
         return holds(state, columns) and not any_lane(state[1] == NOWHERE)
 
     return Scan(
-        neutral=(worst,),
+        neutral=(-INFINITY,),
         work=_work,
-        start=inlined(lambda p, n: (filled(p, worst, n), splat(NOWHERE, n))),
+        start=inlined(lambda p, n: (filled(p, -INFINITY, n), splat(NOWHERE, n))),
         within=within,
         combine=next_of,
         apply=apply,
@@ -179,6 +166,7 @@ def _positions(kind: tuple[bool, bool]) -> Scan:
         ),
         numbered=True,
         mode=EXACT,
+        flips=True,
         indices=(2,),
         shown=inlined(lambda state: (state[0], select(state[1] < 0, -1, state[1]))),
         begun=inlined(lambda none, initial: (initial, select(none[1] < 0, -1, none[1]))),
@@ -212,18 +200,18 @@ def parted(pairs):
 
 
 @cache
-def walks_of(least: bool, last: bool, positions: bool) -> Walks:
-    """Of minima, with the last of equal elements, with positions."""
-    name = f"{'cummin' if least else 'cummax'}_{'last' if last else 'first'}"
-    scan = (_positions if positions else _values)((least, last))
+def walks_of(last: bool, positions: bool) -> Walks:
+    """With the last of equal elements, with positions."""
+    name = f"extremum_{'last' if last else 'first'}"
+    scan = (_positions if positions else _values)(last)
     return Walks(scan, name + "_positions" * positions, __name__)
 
 
 def __getattr__(name: str) -> Kernel:
     """A kernel by its name, for programs that were laid out by another process."""
     kind, tie, *rest = name.split("_")[:3] if name.count("_") > 1 else ("", "")
-    if kind in ("cummax", "cummin") and tie in ("first", "last"):
-        walks_of(kind == "cummin", tie == "last", "positions" in rest)
+    if kind == "extremum" and tie in ("first", "last"):
+        walks_of(tie == "last", "positions" in rest)
         if name in globals():
             found: Kernel = globals()[name]
             return found

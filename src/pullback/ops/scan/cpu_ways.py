@@ -23,6 +23,7 @@ from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
+from pullback.cpu.scan_program import sign_bit
 from pullback.cpu.scan_words import MOST_TENSORS
 from pullback.cpu.sweep import AXIS
 from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
@@ -149,12 +150,6 @@ def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
     return _program(desc, [dy, dx, x, y], ways.get(desc.ties) or ways[y is not None])
 
 
-def _flip(desc: Any) -> int:
-    """What turns minima into maxima: the sign bit of the element kernels compare."""
-    wide = desc.element is ElementKind.F64
-    return 0 if desc.kind is not K.CUMMIN else -(1 << 63) if wide else -(1 << 31)
-
-
 def _most_lines(n: int) -> int:
     """Of n steps, that fit a room: the more go together, the more of what is fetched is used."""
     return min(MOST, (ROOM // (n + ABREAST) - APART) // ABREAST * ABREAST)
@@ -202,7 +197,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
         0 if in_panels else columns,
         strip,
         int(at_once and streams(n * lines * desc.element.itemsize)),
-        _flip(desc),
+        sign_bit(desc.element) if desc.kind is K.CUMMIN else 0,
         -1 if desc.reverse else 0,
         *axis_words(loops, desc.reverse != way.against),
         *(0,) * (LINK_WORDS * links),
