@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.bench.inventory import plans
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import IndexOutOfRange
 from pullback.cpu.call_cache import CAPACITY
+from pullback.cpu.native_launch import MANY, NativeLaunch
+from pullback.cpu.program import Program
 from pullback.plan.function import Function
 from pullback.verify.laws import same_bits, trials
 from pullback.verify.subject import Subject, subjects
@@ -296,3 +299,41 @@ def test_a_prepared_index_is_known_while_it_lives() -> None:
     assert lookup(function, X, second, 2) is not None
     for _ in range(100):  # one of these is where the first was
         assert lookup(function, X, pb.prepare_segments(np.array([0, 0, 1]), 2), 2) is None
+
+
+def test_a_long_call_hits_the_cache() -> None:
+    """One that releases the interpreter's lock while it runs."""
+    cumsum, x = with_empty_cache("cumsum"), np.ones((4, 1 << 13), np.float32)
+    assert same_bits(lookup_after(cumsum, x, 1), np.cumsum(x, 1))
+
+
+def test_a_call_over_pieces_hits_the_cache() -> None:
+    offsets = np.array([0, 2, 3])
+    again = lookup_after(with_empty_cache("cumsum"), X, 0, offsets=offsets)
+    assert same_bits(again, np.concatenate([np.cumsum(X[:2], 0), X[2:]]))
+
+
+def test_arrays_of_another_rank_miss() -> None:
+    cumsum = with_empty_cache("cumsum")
+    assert lookup_after(cumsum, X, 0) is not None
+    assert lookup(cumsum, X.reshape(3, 2, 2), 0) is None
+    assert lookup(cumsum, X[0], 0) is None
+
+
+def test_views_over_memory_that_no_array_owns_hit() -> None:
+    outer = np.frombuffer(bytearray(X.nbytes + 16), np.float32)
+    x = outer[4:].reshape(X.shape)
+    x[...] = X
+    assert same_bits(lookup_after(with_empty_cache("cumsum"), x, 1), np.cumsum(X, 1))
+
+
+def test_a_launch_has_room_for_the_slots_of_every_plan() -> None:
+    assert max(len(plan.record.slots) for _, plan in plans()) <= MANY
+    with pytest.raises(ValueError, match=f"at most {MANY} slots, not {MANY + 1}"):
+        NativeLaunch.of(Program((), ()), ElementKind.F32, MANY + 1)
+
+
+def lookup_after(function: Function, *args: Any, **options: Any) -> Any:
+    """What the cache gives for a call after the first like it."""
+    function(*args, **options)
+    return lookup(function, *args, **options)

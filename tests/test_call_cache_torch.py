@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import pullback as pb  # noqa: E402
 from pullback.contract.element import ElementKind  # noqa: E402
-from pullback.contract.errors import IndexOutOfRange  # noqa: E402
+from pullback.contract.errors import BufferTooSmall, IndexOutOfRange  # noqa: E402
 from pullback.frontends import torch_launch  # noqa: E402
 from pullback.frontends.torch_library import as_op  # noqa: E402
 from pullback.verify.laws import same_bits, trials  # noqa: E402
@@ -331,3 +331,22 @@ def test_a_repeated_call_with_out_tells_autograd() -> None:
         pb.lerp(y, b, 0.5, out=y)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         z.backward()
+
+
+def test_a_storage_that_shrank_is_missed() -> None:
+    cumsum, x = with_empty_cache("cumsum"), torch.ones(64)
+    cumsum(x)
+    assert lookup(cumsum, x) is not None
+    x.untyped_storage().resize_(128)
+    assert lookup(cumsum, x) is None
+    with pytest.raises(BufferTooSmall):
+        cumsum(x)
+
+
+def test_an_overlapping_out_misses_and_is_refused() -> None:
+    cumsum, x = with_empty_cache("cumsum"), torch.arange(9.0)
+    cumsum(x[:4], out=x[5:])
+    assert lookup(cumsum, x[:4], out=x[5:]) is not None
+    assert lookup(cumsum, x[:4], out=x[1:5]) is None
+    with pytest.raises(pb.InvalidProblem, match="memory apart"):
+        cumsum(x[:4], out=x[1:5])

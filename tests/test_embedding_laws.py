@@ -382,3 +382,16 @@ def test_offsets_that_descend_at_the_border_of_a_chunk_are_named(border) -> None
     offsets[border:] -= 5
     with pytest.raises(InvalidProblem, match=f"got {border - 5} at position {border}"):
         pb.embedding_bag(np.ones((2, 1)), np.zeros(20_000, int), offsets)
+
+
+def test_prepared_indices_are_checked_once(rng) -> None:
+    """Calls that refuse ids out of range take a prepared index as it is."""
+    ids = rng.integers(0, 90, 64)
+    index, offsets = pb.prepare_segments(ids, 90), np.arange(0, 64, 4)
+    weight = rng.standard_normal((90, 5)).astype(np.float32)
+    for mode in ("sum", "max"):
+        bags = [pb.embedding_bag(weight, given, offsets, mode=mode) for given in (ids, index)]
+        assert same_bits(*bags)
+    assert same_bits(pb.embedding(weight, index), pb.embedding(weight, ids))
+    backward = [pb.segment_sum_backward(weight, given) for given in (ids, index)]
+    assert same_bits(*backward)

@@ -91,6 +91,40 @@ def test_more_threads_than_a_word_can_count(threads: int) -> None:
         pb.set_num_threads(before)
 
 
+def test_a_slot_that_was_empty_may_be_given_next() -> None:
+    desc = pb.ScanDescriptor(
+        kind=pb.ScanKind.CUMMAX, input_shape=X.shape, scan_axis=1, element=pb.ElementKind.F32
+    )
+    plan = pb.ScanPlan(desc, "cpu", pb.BackendKind.NUMBA)
+    for _ in range(2):
+        plan.run(CPU, NONE, args())
+    indices = np.full(X.shape, -7)
+    plan.run(CPU, NONE, pb.ScanArgs(x=X, y=np.empty_like(X), indices=indices))
+    assert (indices == np.arange(4)).all()
+
+
+class _Lent:
+    """Memory of an unknown library."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def test_memory_of_an_unknown_library_is_never_in_the_cache() -> None:
+    plan = a_plan()
+    for _ in range(2):
+        given = pb.ScanArgs(x=_Lent(X), y=np.empty_like(X))
+        assert plan._lookup(CPU, NONE, given) is None
+        plan.run(CPU, NONE, given)
+        assert same_bits(given.y, SUMS)
+
+
 def test_what_was_taken_away_is_missed() -> None:
     plan, given, bare = a_plan(), args(), Workspace.of(bytearray(8))
     plan.run(CPU, NONE, given)

@@ -4,7 +4,8 @@ recognises calls.
 Kernels are counted when a program is laid out to be launched. Lines and branches are counted by a
 trace function that only ever looks at the watched files, so that the rest runs at its own speed.
 A branch is a condition and what it came to, wherever it stands: `if`, `and`, a conditional
-expression, the filter of a comprehension.
+expression, the filter of a comprehension. Native code that recognises calls is run by the
+interpreter meanwhile (`fuzz/interpreted.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import pullback
+from pullback.fuzz import interpreted
 
 ROOT = Path(pullback.__file__).parent
 # What chooses kernels for a layout, and what makes and recognises calls.
@@ -42,7 +44,8 @@ CALLS = (
     "frontends/torch.py",
     "frontends/torch_launch.py",
 )
-WATCHED = LAYOUTS + CALLS
+NATIVE = tuple(f"cpu/{name}.py" for name in interpreted.MODULES if name != "headers")
+WATCHED = LAYOUTS + CALLS + NATIVE
 
 
 class Branch(NamedTuple):
@@ -87,17 +90,20 @@ def branches_of(path: str) -> frozenset[Branch]:
     return frozenset(b for code in _functions(path) for b in _branches(code, path).values())
 
 
-# Functions that Numba compiles: they are never run as they stand.
-_NATIVE = re.compile(r"\s*@(kernel|register_jitable|intrinsic|inlined|native)\b")
+# Functions that Numba compiles: but for those of NATIVE they are never run as they stand.
+_COMPILED = re.compile(r"\s*@(kernel|register_jitable|intrinsic|inlined|native|by_type|op)\b")
 
 
 def _functions(path: str) -> Iterator[CodeType]:
     text = (ROOT / path).read_text()
     lines = text.splitlines()
 
+    def is_compiled(code: CodeType) -> bool:
+        return path not in NATIVE and bool(_COMPILED.match(lines[code.co_firstlineno - 1]))
+
     def within(code: CodeType) -> Iterator[CodeType]:
         for part in code.co_consts:
-            if isinstance(part, CodeType) and not _NATIVE.match(lines[part.co_firstlineno - 1]):
+            if isinstance(part, CodeType) and not is_compiled(part):
                 if part.co_flags & inspect.CO_NEWLOCALS:  # not the body of a class
                     yield part
                 yield from within(part)
@@ -187,6 +193,7 @@ class Coverage:
             return before(program, element, *rest, **named)
 
         NativeLaunch.of = counted  # type: ignore[method-assign]
+        interpreted.install()
         sys.settrace(self._trace)
 
     def count(self, program: Any, element: Any) -> None:
