@@ -94,12 +94,12 @@ def _call(address: int, arguments: tuple[int, ...]) -> int:
 
 
 def _allocate(record: Words) -> int:
-    from pullback.cpu.buffer_pool_native import _allocate as compiled
+    from pullback.cpu.buffer_pool_native import allocate_method
     from pullback.cpu.headers import ARRAY_DATA
 
     header = _stack_words(ARRAY_DATA + 1)  # of an array that holds the record
     header[ARRAY_DATA] = record.address
-    function = ctypes.PYFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(compiled())
+    function = ctypes.PYFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(allocate_method().address)
     result: int = Errors.guard(function, 0)(header.address, 0, 0)
     return result
 
