@@ -387,3 +387,13 @@ def test_every_layout_of_trailing_axes(rng) -> None:
             out = np.empty(np.array(plain.shape)[list(axes)]).transpose(back)
             assert same_bits(forward(reduction, turned, ids, 7, out=out), plain)
             assert same_bits(backward(reduction, dy[:, ::-1][:, ::-1], turned, ids), gradient)
+
+
+def test_small_factors_beside_an_infinite_one() -> None:
+    """Their product is below what the oracle holds; it is infinite all the same."""
+    x, ids = np.array([*[5e-324] * 40, -np.inf, -2.0]), np.zeros(42, np.int64)
+    assert pb.segment_prod(x, ids, 1) == np.inf
+    assert oracle.segment_prod(x, ids, 1) == np.inf
+    x[0] = 0
+    assert np.isnan(pb.segment_prod(x, ids, 1)).all()
+    assert np.isnan(oracle.segment_prod(x, ids, 1)).all()

@@ -78,6 +78,13 @@ def _to_holders(g: Wide, holders: Bools, ties: Ties) -> Wide:
     return np.asarray(np.where(holders, g / holders.sum(axis=0), 0))
 
 
+def _product(rows: Wide) -> Wide:
+    """Beside an infinite factor only the signs of others count: a product of small ones may vanish
+    before it meets it."""
+    endless = np.isinf(rows).any(axis=0) & np.isfinite(rows)
+    return np.asarray(np.where(endless, np.sign(rows), rows).prod(axis=0))
+
+
 def _product_of_others(rows: Wide) -> Wide:
     one = np.ones_like(rows[:1])
     before = np.multiply.accumulate(np.concatenate([one, rows[:-1]]), axis=0)
@@ -192,7 +199,7 @@ segment_sum = reduction(lambda rows: rows.sum(axis=0))
 segment_mean = reduction(lambda rows: rows.sum(axis=0) / len(rows))
 segment_max = _extremum(maximal)
 segment_min = _extremum(lambda rows: maximal(-rows))
-segment_prod = reduction(lambda rows: rows.prod(axis=0), neutral=1.0)
+segment_prod = reduction(_product, neutral=1.0)
 
 segment_sum_backward = _linear_adjoint(lambda g, ones: g * ones)
 segment_mean_backward = _linear_adjoint(lambda g, ones: g * ones / np.longdouble(len(ones)))
