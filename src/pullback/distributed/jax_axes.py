@@ -7,7 +7,6 @@ of these few operations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from pullback.distributed.calls import Gradient, form_of, recorded
 from pullback.distributed.forms import composed
 from pullback.internals.jax import varying
 from pullback.ops.axes import axes_of
-from pullback.ops.sharding import INF, Spread
+from pullback.ops.sharding import INF, Spread, namespace
 
 Array = Any
 
@@ -30,30 +29,10 @@ def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
     return jnp.moveaxis(jnp.zeros_like(rows).at[(places, *others)].add(rows), 0, axis)
 
 
-JAX = SimpleNamespace(
-    **{
-        name: getattr(jnp, name)
-        for name in [
-            "broadcast_to",
-            "clip",
-            "concatenate",
-            "exp",
-            "exp2",
-            "frexp",
-            "full_like",
-            "isfinite",
-            "isnan",
-            "log",
-            "log1p",
-            "maximum",
-            "minimum",
-            "moveaxis",
-            "prod",
-            "sqrt",
-            "stack",
-            "where",
-        ]
-    },
+JAX = namespace(
+    jnp,
+    concatenate=jnp.concatenate,
+    moveaxis=jnp.moveaxis,
     amax=jnp.max,
     sum=lambda x, axis, keepdims: jnp.sum(x, axis, keepdims=keepdims),
     add_along_axis=_add_along_axis,

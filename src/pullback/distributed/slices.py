@@ -5,12 +5,11 @@ process, one rank after the other. Checks use it, with as many ranks as they lik
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from pullback.ops.sharding import INF, Spread
+from pullback.ops.sharding import INF, Spread, namespace
 
 Array = Any
 
@@ -23,31 +22,11 @@ def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
     return np.moveaxis(sums, 0, axis)
 
 
-NUMPY = SimpleNamespace(
-    **{
-        name: getattr(np, name)
-        for name in [
-            "amax",
-            "broadcast_to",
-            "clip",
-            "concatenate",
-            "exp",
-            "exp2",
-            "frexp",
-            "full_like",
-            "isfinite",
-            "isnan",
-            "log",
-            "log1p",
-            "maximum",
-            "minimum",
-            "moveaxis",
-            "prod",
-            "sqrt",
-            "stack",
-            "where",
-        ]
-    },
+NUMPY = namespace(
+    np,
+    amax=np.amax,
+    concatenate=np.concatenate,
+    moveaxis=np.moveaxis,
     sum=lambda x, axis, keepdims: np.sum(x, axis, keepdims=keepdims),
     add_along_axis=_add_along_axis,
 )

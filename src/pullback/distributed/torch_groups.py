@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from pullback.contract.errors import InvalidProblem
 from pullback.distributed.calls import Gradient, form_of, recorded
 from pullback.distributed.forms import composed
 from pullback.internals.torch import all_gather_tensor, all_to_all_single
-from pullback.ops.sharding import INF, Spread
+from pullback.ops.sharding import INF, Spread, namespace
 
 
 def _sum(x: Tensor, axis: int, keepdims: bool) -> Tensor:
@@ -36,29 +35,9 @@ def _unique(x: Tensor) -> tuple[Tensor, Tensor]:
     return found, places.to(x.dtype)
 
 
-TORCH = SimpleNamespace(
-    **{
-        name: getattr(torch, name)
-        for name in [
-            "amax",
-            "broadcast_to",
-            "clip",
-            "exp",
-            "exp2",
-            "frexp",
-            "full_like",
-            "isfinite",
-            "isnan",
-            "log",
-            "log1p",
-            "maximum",
-            "minimum",
-            "prod",
-            "sqrt",
-            "stack",
-            "where",
-        ]
-    },
+TORCH = namespace(
+    torch,
+    amax=torch.amax,
     concatenate=torch.cat,
     moveaxis=torch.movedim,
     sum=_sum,

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 from pullback.contract.errors import IndexOutOfRange, Unsupported
@@ -26,6 +27,31 @@ State = tuple[Array, ...]
 Form = Callable[["Spread", Any, Arguments], tuple[tuple[Array, ...], State]]
 
 INF = float("inf")
+
+# What forms use of the modules of all libraries, under the same name.
+COMMON = (
+    "broadcast_to",
+    "clip",
+    "exp",
+    "exp2",
+    "frexp",
+    "full_like",
+    "isfinite",
+    "isnan",
+    "log",
+    "log1p",
+    "maximum",
+    "minimum",
+    "prod",
+    "sqrt",
+    "stack",
+    "where",
+)
+
+
+def namespace(module: Any, **others: Any) -> SimpleNamespace:
+    """These of a library, with what it has under another name or not at all."""
+    return SimpleNamespace(**{name: getattr(module, name) for name in COMMON}, **others)
 
 
 @dataclass(frozen=True, slots=True)
