@@ -46,7 +46,7 @@ def test_checks_name_what_there_is() -> None:
 
 
 def test_checks_choose_tests(request: pytest.FixtureRequest) -> None:
-    """Of the files that this session has collected; a name that has changed chooses nothing."""
+    """Of the files that pytest has collected; a name that has changed chooses nothing."""
     chosen = [item for item in request.session.items if not item.get_closest_marker("slow")]
     names: dict[str, list[str]] = {}
     for item in chosen:

@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "short lines: the last eight are taken beyond the panel",
         f"{OP}/cpu_panels.py",
-        "                first = min(line, count - ABREAST)",
+        "                first = min(line, count - AT_ONCE)",
         "                first = line",
         "limit too large: lines behind the last one are read and written",
         (laws("logcumsumexp"), Fuzz("logcumsumexp")),

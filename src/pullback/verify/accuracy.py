@@ -153,9 +153,9 @@ def excused(
         if not bound.factors:
             return np.asarray(found | vague)
         grown = {k: _changed(v, _growth) for k, v in arguments.items() if k in bound.factors}
-        tamed = {k: _changed(v, np.asarray, 1) for k, v in arguments.items() if k in bound.factors}
+        usual = {k: _changed(v, np.asarray, 1) for k, v in arguments.items() if k in bound.factors}
         largest, rest = (
-            np.abs(subject.truth({**arguments, **factors})[position]) for factors in (grown, tamed)
+            np.abs(subject.truth({**arguments, **factors})[position]) for factors in (grown, usual)
         )
         lost = np.abs(got.astype(np.longdouble) - want)
         underflow = largest * np.longdouble(info.smallest_subnormal) * _ROUNDINGS

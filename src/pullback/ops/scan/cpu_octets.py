@@ -7,7 +7,7 @@ a tile has four octets of one line, across it one octet of several lines.
     quads(p, v, k, L)                          the first (0) or second (1) quads of all octets
     both_quads(p, u, v, L)                     and back
     store_octets(cursor, size, v, numbers, L)  numbers: no NaN among them
-    is_tame(cursor, rows, L)                   whether a whole tile has tame factors only
+    is_moderate(cursor, rows, L)                   whether a whole tile has moderate factors only
     is_modest(cursor, rows, L)                 whether it is zero, or within 2^-50 and 2^50
     steps_to_octets(v, L)  octets_to_steps     a tile of steps, and back
     in_both_quads(mask, L)                     lines of an octet whose quads are both in the mask
@@ -200,7 +200,7 @@ def store_octets(cursor: object, size: object, v: types.UniTuple, numbers: Lane,
     return types.void(cursor, size, v, numbers, L), emit
 
 
-# Tame factors lie from 2^-14 on and below 2^15: eight of them make 2^-112 to 2^120. The bits of
+# Moderate factors lie from 2^-14 on and below 2^15: eight of them make 2^-112 to 2^120. The bits of
 # halves are in order as integers; shifted so that these come first, one comparison does.
 _EXPONENT = {types.int16: (15, 10), types.uint16: (127, 7)}  # bias, and bits after it
 
@@ -225,7 +225,7 @@ def none_set(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
 
 
 @op
-def is_tame(cursor: types.BaseTuple, rows: Lane, L: Lane):
+def is_moderate(cursor: types.BaseTuple, rows: Lane, L: Lane):
     least, limit = _places_of(cursor[0].dtype, -14, 15)
 
     def emit(b, cursor_, _rows, _L):

@@ -44,7 +44,7 @@ from pullback.ops.scan.cpu_columns import square
 
 ROOM: Final = 16384  # elements of a tensor in a panel
 FULL: Final = 4096  # fewer are enough where lines are short
-ABREAST: Final = 8  # lines that are turned together,
+AT_ONCE: Final = 8  # lines that are turned together,
 STEPS: Final = 4  # so many steps of each
 MOST: Final = 512  # lines of a panel
 APART: Final = 16  # elements between rows of a room: a power of two would meet in the cache
@@ -54,7 +54,7 @@ AS_BEFORE: Final = math.nan  # the fill of an input whose last step is repeated
 
 
 def panel_lines(n: int) -> int:
-    return max(ABREAST, min(MOST, FULL // n // ABREAST * ABREAST))
+    return max(AT_ONCE, min(MOST, FULL // n // AT_ONCE * AT_ONCE))
 
 
 # --- turning --------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def panel_lines(n: int) -> int:
 def _places(b: ir.IRBuilder, p: ir.Value, starts: ir.Value, shift: ir.Value) -> list[ir.Value]:
     """Where four steps of each line are."""
     row = ir.VectorType(p.type.pointee, STEPS)
-    begins = [b.load(b.gep(starts, [I64(k)])) for k in range(ABREAST)]
+    begins = [b.load(b.gep(starts, [I64(k)])) for k in range(AT_ONCE)]
     return [block_at(b, p, b.add(begin, shift), row) for begin in begins]
 
 
@@ -76,7 +76,7 @@ def _columns(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     if size == 2:
         wide = ir.VectorType(I32, STEPS)
         columns = _columns(b, [b.zext(row, wide) for row in rows])
-        return [b.trunc(c, ir.VectorType(ir.IntType(16), ABREAST)) for c in columns]
+        return [b.trunc(c, ir.VectorType(ir.IntType(16), AT_ONCE)) for c in columns]
     return square(b, [joined(b, [rows[k], rows[k + 4]]) for k in range(4)])
 
 
@@ -84,7 +84,7 @@ def _rows(b: ir.IRBuilder, columns: list[ir.Value]) -> list[ir.Value]:
     """The way back."""
     size = lane_bytes(columns[0].type)
     if size == 2:
-        wide = ir.VectorType(I32, ABREAST)
+        wide = ir.VectorType(I32, AT_ONCE)
         rows = _rows(b, [b.zext(c, wide) for c in columns])
         return [b.trunc(row, ir.VectorType(ir.IntType(16), STEPS)) for row in rows]
     halves = [[shuffle(b, c, c, range(k, k + 4)) for c in columns] for k in (0, 4)]
@@ -128,7 +128,7 @@ def _turn_out(
 
     def emit(b, p_, starts_, shift_, room_, at_, pitch_):
         size = p.dtype.bitwidth // 8
-        kind = ir.VectorType(LLVM_ELEMENT[p.dtype], ABREAST)
+        kind = ir.VectorType(LLVM_ELEMENT[p.dtype], AT_ONCE)
         there = [b.add(at_, b.mul(pitch_, I64(k))) for k in range(STEPS)]
         columns = [b.load(block_at(b, room_, i, kind), align=size) for i in there]
         places = _places(b, p_, starts_, shift_)
@@ -142,9 +142,9 @@ def _moved_by(turn: Callable, one_by_one: Callable) -> Callable:
     @inlined
     def move(p, starts, along, room, pitch, n, count):
         """Between lines and a room, by squares that overlap where they do not fit."""
-        if (along == 1 or along == -1) and n >= STEPS and count >= ABREAST:
-            for line in range(0, count, ABREAST):
-                first = min(line, count - ABREAST)
+        if (along == 1 or along == -1) and n >= STEPS and count >= AT_ONCE:
+            for line in range(0, count, AT_ONCE):
+                first = min(line, count - AT_ONCE)
                 for k in range(0, n, STEPS):
                     begin = min(k, n - STEPS)
                     shift, row, down = begin, begin, pitch

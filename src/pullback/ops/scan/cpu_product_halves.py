@@ -1,8 +1,8 @@
 """Products of octets of f16 and bf16 in f32, for cpu_product_halves_backward.
 
-An octet is *tame* if its factors are neither tiny nor huge: then its products are normal numbers of
-f32, and a half has so few bits that their roundings do not show. Which it is follows from the
-factors of one line alone, so all layouts agree.
+An octet is *moderate* if its factors are neither tiny nor huge: then its products are normal
+numbers of f32, and a half has so few bits that their roundings do not show. Which it is follows
+from the factors of one line alone, so all layouts agree.
 """
 
 from pullback.cpu.emit import inlined
@@ -65,7 +65,7 @@ def next_product(tiles, carry, L):
 
 
 @inlined
-def tame_lines(v, L):
+def moderate_lines(v, L):
     u = absolute(v[0]), absolute(v[1]), absolute(v[2]), absolute(v[3])
     least = minimum(minimum(u[0], u[1]), minimum(u[2], u[3]))
     most = maximum(maximum(u[0], u[1]), maximum(u[2], u[3]))

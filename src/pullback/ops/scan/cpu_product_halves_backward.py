@@ -38,8 +38,8 @@ from pullback.ops.scan.cpu_octets import (
     both_quads,
     either_of,
     in_both_quads,
+    is_moderate,
     is_modest,
-    is_tame,
     load_octets,
     octets_to_steps,
     quads,
@@ -52,12 +52,12 @@ from pullback.ops.scan.cpu_panels import in_panels
 from pullback.ops.scan.cpu_product_halves import (
     LARGE,
     SMALL,
+    moderate_lines,
     multiplied,
     next_product,
     products,
     scaled,
     scales,
-    tame_lines,
     times,
 )
 from pullback.ops.scan.cpu_quads import chained, chained_back
@@ -124,7 +124,7 @@ def keep(dy, size, v, slope, rows, slopes, offsets, i, L):
 @inlined
 def entering_tile(at, place, state, rows, L):
     dy, x, saved, slopes, offsets = at
-    if not is_tame(x, rows, L):
+    if not is_moderate(x, rows, L):
         return False, state
     v, i = load_octets(x, None, 1.0, rows, L), _cell(place, L)
     slope = quads_of(x[0], products(v)[3], L)
@@ -143,8 +143,8 @@ def entering_octet(at, place, size, state, L):
     put(saved, i, 1, state[0], False)
     keep(dy, size, v, slope, OCTET, slopes, offsets, i, L)
     _, after = in_blocks(next_product, (to_f64(steps),), state[0], 1, L)
-    tame_after = times(state[0], (to_f64(slope[0] * slope[1]),))
-    return (select(tame_lines(v, L), tame_after, after),)
+    moderate_after = times(state[0], (to_f64(slope[0] * slope[1]),))
+    return (select(moderate_lines(v, L), moderate_after, after),)
 
 
 entering_either = either_of(entering_tile, entering_octet)

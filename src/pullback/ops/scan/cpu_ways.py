@@ -26,7 +26,7 @@ from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, str
 from pullback.cpu.scan_program import sign_bit
 from pullback.cpu.scan_words import MOST_TENSORS
 from pullback.cpu.sweep import AXIS
-from pullback.ops.scan.cpu_panels import ABREAST, APART, MOST, ROOM, panel_lines
+from pullback.ops.scan.cpu_panels import APART, AT_ONCE, MOST, ROOM, panel_lines
 from pullback.ops.scan.recomputed import RECOMPUTED
 from pullback.tensor.layout import AxisLoops, along_axis
 
@@ -152,7 +152,7 @@ def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
 
 def _most_lines(n: int) -> int:
     """Of n steps, that fit a room: the more go together, the more of what is fetched is used."""
-    return min(MOST, (ROOM // (n + ABREAST) - APART) // ABREAST * ABREAST)
+    return min(MOST, (ROOM // (n + AT_ONCE) - APART) // AT_ONCE * AT_ONCE)
 
 
 def _is_straight(loops: AxisLoops) -> bool:
