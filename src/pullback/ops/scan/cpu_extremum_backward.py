@@ -10,10 +10,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I64, Lane, Vec, inlined, op, shuffle
+from pullback.cpu.emit import I64, Lane, inlined, op
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import fence, filled_wide, on_stack, scalar_wide, write
-from pullback.cpu.numerics import NAN, one_nan
+from pullback.cpu.memory import fence, filled_wide, on_stack, write
+from pullback.cpu.numerics import one_nan
 from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import sweep_back
 from pullback.cpu.sweep import OPTION, cursor, length, strip_of, sweep
@@ -37,13 +37,23 @@ from pullback.cpu.tiles import (
 )
 from pullback.cpu.vector import (
     any_lane,
-    half,
     is_nan,
-    lane_at,
+    lane,
     like,
     mask_bits,
     select,
-    splat,
+)
+from pullback.ops.scan.cpu_block_sums import (
+    chosen,
+    cleared,
+    increased,
+    joined,
+    line_of,
+    no_sum,
+    rounded,
+    spread_sum,
+    total,
+    totals_back,
 )
 from pullback.ops.scan.cpu_extremum import (
     BLOCK,
@@ -93,52 +103,6 @@ def bits_later(bits: types.Integer, k: Lane, L: Lane):
     return types.int64(types.int64, k, L), lambda b, bits_, *_: b.lshr(bits_, by)
 
 
-@op
-def total(v: Vec, L: Lane):
-    """The sums of the steps of each block: what `suffix_sums` by doubling gives for the first."""
-    blocks = v.n // (BLOCK * L.literal_value)
-    together = L.literal_value == 1 and blocks == 4 and v.dtype == types.float32
-
-    def emit(b, v_, _L):
-        return _totals_of_four(b, v_) if together else _totals(b, v_, L.literal_value)
-
-    return Vec(v.dtype, blocks * L.literal_value)(v, L), emit
-
-
-def _totals(b: ir.IRBuilder, v: ir.Value, L: int) -> ir.Value:
-    lanes = v.type.count // BLOCK
-    while v.type.count > lanes:
-        odd = [i // L % 2 for i in range(v.type.count)]
-        halves = ([i for i, k in enumerate(odd) if k == half] for half in (0, 1))
-        v = b.fadd(*(shuffle(b, v, v, half) for half in halves))
-    return v
-
-
-# Of two vectors of eight, the even and the odd lanes, without crossing 128 bits.
-_EVEN, _ODD = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
-
-
-def _totals_of_four(b: ir.IRBuilder, v: ir.Value) -> ir.Value:
-    """The same, four blocks of one line at a time."""
-    parts = [shuffle(b, v, v, range(k, k + BLOCK)) for k in range(0, v.type.count, BLOCK)]
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [b.fadd(shuffle(b, *p, _EVEN), shuffle(b, *p, _ODD)) for p in pairs]
-    return b.fadd(*(shuffle(b, parts[0], parts[0], range(k, k + 4)) for k in (0, 4)))
-
-
-@by_type
-def totals_back(totals, carry, L):
-    """The totals of all blocks added to what comes after them, last one first."""
-    if totals.n == L.literal_value:
-        return lambda totals, carry, L: carry + totals
-
-    def halves(totals, carry, L):
-        return totals_back(half(totals, 0), totals_back(half(totals, 1), carry, L), L)
-
-    return halves
-
-
 # Going back, a state is (carry, seen, held): the sum of the steps since the next record; the bits
 # of the lines that had a record yet in this chunk; the sum that belongs to the last of them.
 
@@ -154,12 +118,15 @@ def sums_to_records(g, records, state, L):
     stop |= bits_later(stop, 2, L)
     s += select(lanes_of(stop, g), -0.0, later(s, -0.0, 4, L))
     stop |= bits_later(stop, 4, L)
-    s += select(lanes_of(stop, g), -0.0, spread(carry, s))
+    own = first(s, L)
+    s += select(lanes_of(stop, g), -0.0, spread(rounded(carry), s))
     if seen != first_step(L):
         sum_there = total(select(lanes_of(records & ~stop, s), s, -0.0), L)
         held = select(lanes_of(seen, held), held, sum_there)
         seen |= (records | stop) & first_step(L)
-    carry = select(lanes_of(records & first_step(L), carry), -0.0, first(s, L))
+    none = cleared(carry)
+    carry = increased(chosen(lanes_of(stop & first_step(L), own), none, carry), own)
+    carry = chosen(lanes_of(records & first_step(L), own), none, carry)
     return select(lanes_of(records, s), one_nan(s), 0.0), (carry, seen, held)
 
 
@@ -192,17 +159,17 @@ def _mixed_across(dx, dy, g, records, size, state, L):
         return state
     store(dx, size, like(g, 0.0), L)
     before, seen, held = state
-    carry = before + total(g, L)
+    carry = increased(before, total(g, L))
     while left != 0:
         k = lowest_bit(left)
         alone = (steps_of(size, BLOCK), 1)
         from_, to = moved((dy, dx), 0, k)
         g1 = load_wide(from_, alone, -0.0, BLOCK, 1)
-        state1 = (splat(lane_at(before, k), 1), (seen >> k) & 1, splat(lane_at(held, k), 1))
+        state1 = line_of(before, k), (seen >> k) & 1, line_of(held, k)
         s, (carry1, seen1, held1) = sums_to_records(g1, line_bits(records, k), state1, 1)
         store(to, alone, s, 1)
-        line = lanes_of(1 << k, carry)
-        carry = select(line, spread(carry1, carry), carry)
+        line = lanes_of(1 << k, held)
+        carry = chosen(line, spread_sum(carry1, carry), carry)
         held = select(line, spread(held1, held), held)
         seen |= seen1 << k
         left &= left - 1
@@ -246,10 +213,10 @@ def gradient_tile(at, size, state, L):
         store(dx, size, like(g, 0.0), L)
         return totals_back(total(g, L), carry, L), seen, held
     if records == every_bit(L):
-        s = g + later(like(g, -0.0), spread(carry, g), 1, L)
+        s = g + later(like(g, -0.0), spread(rounded(carry), g), 1, L)
         store(dx, size, one_nan(s) if any_lane(is_nan(s)) else s, L)
         held = select(lanes_of(seen, held), held, last(s, L))
-        return like(carry, -0.0), first_step(L), held
+        return cleared(carry), first_step(L), held
     return mixed_tile(dx, dy, g, records, size, state, L)
 
 
@@ -276,7 +243,7 @@ def line_end(state, words, pitch, line, begin, steps, L):
     bit = line % L
     new, first_too = (seen >> bit) & 1, (words[line // L] >> bit) & 1
     place = begin + latest_record(words, pitch, line, steps, L) if new == 1 else 0
-    return lane_at(head, bit), new, first_too, place, lane_at(held, bit)
+    return line_of(head, bit), new, first_too, place, line_of(held, bit)
 
 
 @inlined
@@ -286,12 +253,13 @@ def settled(dx, begin, steps, n, ends, place, total):
     head, new, first_too, new_place, held = ends
     if begin > 0:
         # What came before this chunk's first record belongs to the one before it.
-        total += head
+        total = joined(total, head)
         written = first_too == 1 and place >= begin - CHUNK
         if (new == 1 or begin + steps == n) and not written:
-            one = total if total == total else scalar_wide(dx[0], NAN)
-            write(dx[0], dx[1] + place * dx[2], one)
-    return (new_place, held) if new == 1 else (place, total)
+            write(dx[0], dx[1] + place * dx[2], lane(one_nan(rounded(total)), 0))
+    if new == 1:
+        return new_place, increased(cleared(total), held)
+    return place, total
 
 
 def records_of(extrema, wins, last_too):
@@ -327,10 +295,10 @@ def _backward(record_tile):
         p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
         sign, n = word(task, OPTION), length(task)
         sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, 1, L)
-        nothing = filled_wide(p, -0.0, L)
-        bests, sums = stack((sample,), cells), stack((nothing, 0, nothing), cells)
+        nothing, none = filled_wide(p, -0.0, L), no_sum(p, L)
+        bests, sums = stack((sample,), cells), stack((none, 0, nothing), cells)
         # The record that holds the extremum: its place, and the sum that belongs to it.
-        places, totals = stack(0, side), stack(scalar_wide(p, 0.0), side)
+        places, totals = stack(0, side), stack(no_sum(p, 1), side)
         box, words = on_stack(p, room), stack(0, entries)
         # A single chunk leaves nothing to settle: no line must keep the sum of its last record.
         known = 0 if n > CHUNK else first_step(L)
@@ -348,7 +316,7 @@ def _backward(record_tile):
                 at = x_, marks, sign, dy_
                 sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
                 for c in range(0, lines, L):
-                    sums[c // L] = nothing, known, nothing
+                    sums[c // L] = none, known, nothing
                     if begin == 0:
                         words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
                 rows, after = long_rows(p, L), moved((x_,), CHUNK, 0)[0]

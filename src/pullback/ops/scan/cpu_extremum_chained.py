@@ -7,14 +7,15 @@ steps is.
 """
 
 from pullback.cpu.chain import is_turn, link_of, pass_on, received, wait_for_turn
-from pullback.cpu.emit import inlined
+from pullback.cpu.emit import Vec, inlined
 from pullback.cpu.kernel import kernel, pointer, word
-from pullback.cpu.memory import advance, fence, filled_wide, on_stack, scalar_wide
+from pullback.cpu.memory import advance, fence, filled_wide, on_stack
 from pullback.cpu.program import TENSORS
 from pullback.cpu.staging import sweep_back
 from pullback.cpu.sweep import OPTION, STRIP, cursor, length, sweep
-from pullback.cpu.tiles import last, load, long_rows, moved, stack
-from pullback.cpu.vector import any_lane, lane, like, select, splat
+from pullback.cpu.tiles import by_type, last, load, long_rows, moved, stack
+from pullback.cpu.vector import any_lane, lane, select, splat
+from pullback.ops.scan.cpu_block_sums import no_sum
 from pullback.ops.scan.cpu_extremum import (
     first_extrema,
     first_wins,
@@ -34,9 +35,33 @@ from pullback.ops.scan.cpu_extremum_backward import (
 
 CHUNKS = 8
 SPAN = CHUNKS * CHUNK  # steps of a turn
-LINKS = 3  # of a line: the extremum; the sum of the record that holds it; its place
+# Of a line: the extremum; the place of the record that holds it; its sum, of one vector or two.
+LINKS = 4
 WORDS = CHUNK // ROWS
 ENTRIES = CHUNKS * WORDS
+
+
+@by_type
+def _received(task, link, none):
+    if isinstance(none, Vec):
+        return lambda task, link, none: received(link_of(task, link), none)
+    return lambda task, link, none: (
+        received(link_of(task, link), none[0]),
+        received(link_of(task, link + 1), none[1]),
+    )
+
+
+@by_type
+def _pass_on(task, link, number, total):
+    """The last of the links that `_received` reads is that of the turn."""
+    if isinstance(total, Vec):
+        return lambda task, link, number, total: pass_on(link_of(task, link), number, total)
+
+    def both(task, link, number, total):
+        pass_on(link_of(task, link + 1), number, total[1])
+        pass_on(link_of(task, link), number, total[0])
+
+    return both
 
 
 def _chained(extrema, wins, record_tile):
@@ -50,19 +75,18 @@ def _chained(extrema, wins, record_tile):
     def share(task, lo, hi):
         p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
         sign, n, lines = word(task, OPTION), length(task), word(task, STRIP)
-        nothing, nowhere = filled_wide(p, -0.0, 1), splat(0.0, 1)
+        nothing, nowhere, none = filled_wide(p, -0.0, 1), splat(0.0, 1), no_sum(p, 1)
         bests = stack((load(cursor(task, r, 2, 0, 1), (1, 1), 0.0, 1, 1),), 1)
-        sums, words = stack((nothing, 0, nothing), 1), stack(0, ENTRIES)
-        zero = scalar_wide(p, 0.0)
-        ends, box = stack((zero, 0, 0, 0, zero), CHUNKS), on_stack(p, 1)
+        sums, words = stack((none, 0, nothing), 1), stack(0, ENTRIES)
+        ends, box = stack((none, 0, 0, 0, nothing), CHUNKS), on_stack(p, 1)
         rows = long_rows(p, 1)
         for item in range(lo, hi):
             number = item // lines
             line = item - number * lines
             begin = number * SPAN
             steps = min(SPAN, n - begin)
-            extremum, holder = link_of(task, LINKS * line), link_of(task, LINKS * line + 1)
-            where = link_of(task, LINKS * line + 2)
+            extremum, where = link_of(task, LINKS * line), link_of(task, LINKS * line + 1)
+            holder = LINKS * line + 2
             dx = cursor(task, q, 1, line, 1)
             walk = cursor(task, p, 0, line, 1), dx, cursor(task, r, 2, line, 1)
             dy_, dx_, x_ = moved(walk, begin, 0)
@@ -88,7 +112,7 @@ def _chained(extrema, wins, record_tile):
                 words[0] |= 1
             for i in range((steps + CHUNK - 1) // CHUNK):
                 count = min(CHUNK, steps - i * CHUNK)
-                sums[0] = nothing, 0, nothing
+                sums[0] = none, 0, nothing
                 to, dy, marks = moved((dx_, dy_, (words, 0, 1, False)), i * CHUNK, 0)
                 back = dy, marks, moved((dy,), CHUNK, 0)[0]
                 sweep_back(gradient_tile, to, box, 0, back, count, 1, sums, rows, 1)
@@ -96,14 +120,14 @@ def _chained(extrema, wins, record_tile):
                 ends[i] = line_end(sums[0], advance(words, i * WORDS), 1, 0, there, count, 1)
             # What goes past the caches is written before the next span adds to a record of this.
             fence()
-            wait_for_turn(holder, number)
-            total = lane(received(holder, nothing), 0) if number > 0 else zero
+            wait_for_turn(link_of(task, holder), number)
+            total = _received(task, holder, none) if number > 0 else none
             place = int(lane(received(where, nowhere), 0)) if number > 0 else 0
             for i in range((steps + CHUNK - 1) // CHUNK):
                 count = min(CHUNK, steps - i * CHUNK)
                 place, total = settled(dx, begin + i * CHUNK, count, n, ends[i], place, total)
             pass_on(where, number, splat(place * 1.0, 1))
-            pass_on(holder, number, like(nothing, total))
+            _pass_on(task, holder, number, total)
         fence()
 
     return share
