@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", help="f16, bf16, f32 or f64; all of them")
     parser.add_argument("--machine", default=platform.machine(), help="x86_64 or aarch64; this one")
     parser.add_argument("--target", action="append", help="x86-64-v3, x86-64-v4 or aarch64; all")
+    parser.add_argument("--objects", type=Path, help="a folder that keeps objects: go on there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     os.environ[VARIABLE] = "0"
@@ -32,7 +33,8 @@ def main() -> int:
         parser.error(f"no target {given.target or ''} on {given.machine}")
     elements = [kind for kind in FLOATS if kind.value in (given.dtype or (kind.value,))]
     try:
-        build(given.folder, ahead.steps(given.names, elements), targets, given.jobs)
+        todo = ahead.steps(given.names, elements)
+        build(given.folder, todo, targets, given.jobs, given.objects)
     except BuildError as error:
         print(f"pullback.aot: {error}", file=sys.stderr)
         return 1

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from pullback.aot.targets import Target, pretend
+from pullback.aot import elf, objects
+from pullback.aot.emit import PLACEHOLDER
+from pullback.aot.targets import Target
 from pullback.bench.ahead import Step
 from pullback.cpu import library
 
@@ -29,66 +28,53 @@ class BuildError(Exception):
     """A sentence about what kept a library from being made."""
 
 
-def build(folder: Path, steps: list[Step], targets: list[Target], jobs: int) -> None:
-    """Compile what the steps reach into `folder`, for targets of one machine."""
+def build(
+    folder: Path, steps: list[Step], targets: list[Target], jobs: int, kept: Path | None
+) -> None:
+    """Compile what the steps reach into `folder`, for targets of one machine. Objects stay in
+    `kept`, if that is given, for the next time."""
     from pullback.aot import collect
-    from pullback.cpu import workers, xla
-
-    natives, kernels = collect.runtime(), collect.requests(steps)
-    names = [*natives, *kernels]
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as scratch:
-        objects: dict[str, list[Path]] = {target.name: [] for target in targets}
-        for name, made in _objects(steps, names, targets, jobs):
-            for where, code in made.items():
-                path = Path(scratch, where, f"{names.index(name):05}.o")
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(code)
-                objects[where].append(path)
-        for target in targets:
-            state = Path(scratch, target.name, "state.o")
-            state.write_bytes(_state(target, {workers.SYMBOL: workers.STATE_BYTES, **xla.MEMORY}))
-            _link(target, [*sorted(objects[target.name]), state], folder / f"{target.name}.so")
-    library.write_manifest(folder, names)
-
-
-def _state(target: Target, symbols: dict[str, int]) -> bytes:
-    from pullback.aot.emit import Emitter
-
-    return Emitter(target).zeroed(symbols)
-
-
-def _objects(
-    steps: list[Step], names: list[str], targets: list[Target], jobs: int
-) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Every entry's objects, by target, in no order. A process gets every `jobs`-th name."""
-    if jobs == 1:
-        yield from _share(steps, names, targets, 0, 1)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        shares = [pool.submit(_listed, steps, names, targets, n, jobs) for n in range(jobs)]
-        for share in shares:
-            yield from share.result()
-
-
-def _listed(*arguments: Any) -> list[tuple[str, dict[str, bytes]]]:
-    return list(_share(*arguments))
-
-
-def _share(
-    steps: list[Step], names: list[str], targets: list[Target], first: int, every: int
-) -> Iterator[tuple[str, dict[str, bytes]]]:
-    pretend(targets[0].machine)
-    from pullback.aot import collect
-    from pullback.aot.capture import capture
-    from pullback.aot.emit import Emitter
 
     known = {**collect.runtime(), **collect.entries(collect.requests(steps))}
-    emitters = [Emitter(target) for target in targets]
-    for number in range(first, len(names), every):
-        captured = capture(*known[names[number]])
-        symbol = library.symbol_of(number)
-        yield names[number], {e.target.name: e.emit(captured, symbol) for e in emitters}
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as scratch:
+        place = kept or Path(scratch, "objects")
+        objects.make(place, steps, list(known), targets, jobs)
+        files = objects.Objects(place, targets[0].machine)
+        symbols: dict[str, str] = {}
+        linked: dict[str, tuple[bytes, ...]] = {}
+        for name, (function, _) in known.items():
+            paths = [files.object_path(function.__module__, name, target) for target in targets]
+            codes = tuple(path.read_bytes() for path in paths)
+            # By what it is: kernels of two dtypes may be the same code, which is linked once.
+            symbols[name] = symbol = _symbol(codes)
+            linked[symbol] = codes
+        for number, target in enumerate(targets):
+            codes_of = {symbol: codes[number] for symbol, codes in sorted(linked.items())}
+            _link(target, _written(Path(scratch, target.name), target, codes_of), folder)
+    library.write_manifest(folder, symbols)
+
+
+def _symbol(codes: tuple[bytes, ...]) -> str:
+    """A name for this code, as long as what it replaces."""
+    return "p" + hashlib.sha256(b"".join(codes)).hexdigest()[: len(PLACEHOLDER) - 1]
+
+
+def _written(folder: Path, target: Target, codes: dict[str, bytes]) -> list[Path]:
+    """Objects in which functions have their own names, and one of the memory they share."""
+    from pullback.aot.emit import Emitter
+    from pullback.cpu import workers, xla
+
+    folder.mkdir()
+    memory = Emitter(target).zeroed({workers.SYMBOL: workers.STATE_BYTES, **xla.MEMORY})
+    files = {folder / "memory.o": memory}
+    for symbol, code in codes.items():
+        if code.count(PLACEHOLDER.encode()) != 1:
+            raise BuildError(f"an object for {target.name} names its function other than once")
+        files[folder / f"{symbol}.o"] = code.replace(PLACEHOLDER.encode(), symbol.encode())
+    for path, code in files.items():
+        path.write_bytes(code)
+    return list(files)
 
 
 # --- linking -------------------------------------------------------------------------------------
@@ -107,7 +93,7 @@ def _linker(target: Target) -> list[str]:
     return [sys.executable, "-m", "ziglang", "ld.lld"]
 
 
-def _link(target: Target, objects: list[Path], out: Path) -> None:
+def _link(target: Target, files: list[Path], folder: Path) -> None:
     """One shared library without names of its own functions. Nothing in it says when or where it
     was made."""
     options = [
@@ -122,8 +108,9 @@ def _link(target: Target, objects: list[Path], out: Path) -> None:
     ]
     options += ["-z", "separate-code"] if target.machine == "x86_64" else []
     # Through a file: there may be more names than a command line holds.
-    script = objects[0].with_name("objects.txt")
-    script.write_text("\n".join(map(str, objects)))
+    out = folder / f"{target.name}.so"
+    script = files[0].with_name("objects.txt")
+    script.write_text("\n".join(map(str, files)))
     command = [*_linker(target), *options, "-o", str(out), f"@{script}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -135,6 +122,4 @@ def _link(target: Target, objects: list[Path], out: Path) -> None:
 
 def undefined(path: Path) -> set[str]:
     """The dynamic symbols of a 64-bit ELF file that it does not define."""
-    from pullback.aot.elf import dynamic_symbols
-
-    return {name for name, defined in dynamic_symbols(path.read_bytes()) if not defined}
+    return {name for name, defined in elf.symbols(path.read_bytes(), elf.DYNSYM) if not defined}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 from numba import njit, types
 from numba.core.registry import cpu_target
 
@@ -23,6 +24,16 @@ class Captured(NamedTuple):
 
     bitcode: bytes
     returns: bool
+
+    @classmethod
+    def of(cls, bitcode: bytes, signature: Any) -> Captured:
+        return cls(bitcode, signature.return_type != types.void)
+
+
+def is_portable(captured: Captured) -> bool:
+    """Whether it asks for no instruction of one machine."""
+    functions = (f.name for f in llvm.parse_bitcode(captured.bitcode).functions)
+    return not any(name.startswith(("llvm.x86.", "llvm.aarch64.")) for name in functions)
 
 
 class _Done(Exception):
@@ -44,4 +55,4 @@ def capture(function: Callable[..., Any], signature: Any) -> Captured:
         with suppress(_Done):
             dispatcher.compile(signature)
     (bitcode,) = found
-    return Captured(bitcode, signature.return_type != types.void)
+    return Captured.of(bitcode, signature)

@@ -9,6 +9,9 @@ from numba.core.codegen import create_pass_builder
 from pullback.aot.capture import Captured
 from pullback.aot.targets import Target
 
+# What every function is called in its object, until objects are linked.
+PLACEHOLDER = "pullback_function"
+
 _WRAPPER = "cfunc."  # of Numba: calls the function after it, and prints what that raises
 
 # A function of ours is `int status(result *, exception **, arguments...)` in Numba's convention.
@@ -36,8 +39,8 @@ class Emitter:
             cpu=target.cpu, opt=config.OPT, reloc="pic", codemodel="small"
         )
 
-    def emit(self, captured: Captured, symbol: str) -> bytes:
-        """The function as a C function of this name, with nothing else to be seen from outside."""
+    def emit(self, captured: Captured) -> bytes:
+        """The function as a C function, PLACEHOLDER, and nothing else to be seen from outside."""
         module = llvm.parse_bitcode(captured.bitcode)
         (wrapper,) = (f.name for f in module.functions if f.name.startswith(_WRAPPER))
         inner = wrapper.removeprefix(_WRAPPER)
@@ -47,12 +50,12 @@ class Emitter:
             inner=inner,
             kinds=", ".join(kinds),
             parameters=parameters,
-            symbol=symbol,
+            symbol=PLACEHOLDER,
             result="i64" if captured.returns else "void",
             end=_RETURN_WORD if captured.returns else "ret void",
         )
         module.link_in(llvm.parse_assembly(entry))
-        return self._object(module, {symbol})
+        return self._object(module, {PLACEHOLDER})
 
     def zeroed(self, symbols: dict[str, int]) -> bytes:
         """An object of zeroed memory: so many bytes under each name."""

@@ -60,6 +60,7 @@ def findings() -> dict[str, Any]:
         "cpu": machine.cpu,
         "cores": f"{len(cores())} usable of {os.cpu_count()}",
         "threads": machine.threads,
+        "workers": _waiting(),
         "features": list(machine.features),
         "caches": {name: _bytes(size) for name, size in machine.caches.items()},
         "memory": f"{machine.memory / 2**30:.1f} GiB",
@@ -71,6 +72,15 @@ def findings() -> dict[str, Any]:
     }
     found["advice"] = list(_advice(machine, missing))
     return found
+
+
+def _waiting() -> str:
+    """How worker threads sleep between calls."""
+    from pullback.contract import settings
+    from pullback.cpu.atomics import FUTEX
+
+    native = FUTEX and settings.FUTEX
+    return "asleep in Linux's wait queue" if native else "asleep on condition variables of CPython"
 
 
 def _kernels() -> dict[str, Any]:
@@ -141,18 +151,10 @@ def _advice_on_cache() -> Any:
         yield "The cache is in a temporary folder: set PULLBACK_CACHE_DIR to one that stays."
 
 
-def _has_workers() -> bool:
-    from pullback.cpu.atomics import FUTEX
-
-    return bool(FUTEX)
-
-
 def _advice(machine: Any, missing: dict[str, str]) -> Any:
     for name, use in missing.items():
         yield f"pip install 'pullback[{name}]' adds {use}."
     yield from _advice_on_cache()
-    if machine.threads > 1 and not _has_workers():
-        yield "Calls run on one thread here: worker threads need the wait queue of Linux (futex)."
     if machine.threads > machine.cores:
         yield f"{machine.threads} threads on {machine.cores} cores wait for each other."
     if "torch" not in missing:

@@ -18,7 +18,6 @@ All of it runs with the GIL held, and calls nothing that would release it."""
 from __future__ import annotations
 
 import ctypes
-import mmap
 from functools import cache
 from typing import Any, Final
 
@@ -49,6 +48,7 @@ from pullback.cpu.interpreter import (
     no_memory,
 )
 from pullback.cpu.kernel import native
+from pullback.cpu.pages import PAGE, map_pages, unmap_pages
 from pullback.cpu.pool import permanent_alloc
 from pullback.cpu.words import address_of, at, call
 
@@ -56,29 +56,7 @@ SIZE, NEWEST, OLDEST, NEXT, POOL, _CLASS_WORDS = range(6)
 OLDER, NEWER, RETURNED = range(3)
 GREW, CAPACITY = range(2)
 
-_PAGE: Final = mmap.PAGESIZE
-_HUGE: Final = 1 << 21  # from here on huge pages, which cost a tenth per byte to touch first
-_PROTECTION: Final = getattr(mmap, "PROT_READ", 0) | getattr(mmap, "PROT_WRITE", 0)
-# Private to this process: a forked child must not write into them.
-_FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
-_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", 0)
-
-_int = types.int32
-_map = types.ExternalFunction("mmap", INT(INT, INT, _int, _int, _int, INT))
-_advise = types.ExternalFunction("madvise", _int(INT, INT, _int))
-_unmap = types.ExternalFunction("munmap", _int(INT, INT))
 _copy = types.ExternalFunction("memcpy", INT(INT, INT, INT))
-
-
-@register_jitable
-def _fresh_block(size):
-    """Pages nobody has used; 0 if there are none."""
-    block = _map(0, size, _int(_PROTECTION), _int(_FLAGS), _int(-1), 0)
-    if block == -1:
-        return 0
-    if size >= _HUGE and _ADVICE != 0:
-        _advise(block, size, _int(_ADVICE))  # a kernel built without them says no
-    return block
 
 
 @register_jitable
@@ -131,16 +109,16 @@ def _shrink(pool, limit):
         size_class = _class_of_oldest(pool)
         block = size_class[OLDEST]
         _unlink(size_class, block)
-        _unmap(block, size_class[SIZE])
+        unmap_pages(block, size_class[SIZE])
 
 
 @register_jitable
 def _mapped(pool, size):
     """Fresh pages, if need be in place of the idle ones; 0 if there is no memory."""
-    block = _fresh_block(size)
+    block = map_pages(size)
     if block == 0:
         _shrink(pool, 0)
-        block = _fresh_block(size)
+        block = map_pages(size)
     return block
 
 
@@ -168,7 +146,7 @@ def _give_back(size_class, block):
     pool = at(size_class[POOL])
     _count_used(pool, -1, size_class[SIZE])
     if size_class[SIZE] > pool[LIMIT]:
-        _unmap(block, size_class[SIZE])
+        unmap_pages(block, size_class[SIZE])
     else:
         _push(size_class, block)
         _shrink(pool, pool[LIMIT])
@@ -180,7 +158,7 @@ def _give_back(size_class, block):
 @register_jitable
 def _growth(block):
     """What is written before a grown block."""
-    return at(block - _PAGE)
+    return at(block - PAGE)
 
 
 @register_jitable
@@ -194,11 +172,11 @@ def _has_grown(pool, block):
 @register_jitable
 def _grown(pool, size):
     """A block for an array that has outgrown its size class; 0 if there is no memory."""
-    capacity = -(-size // _PAGE) * _PAGE
-    pages = _mapped(pool, _PAGE + capacity)
+    capacity = -(-size // PAGE) * PAGE
+    pages = _mapped(pool, PAGE + capacity)
     if pages == 0:
         return 0
-    block = pages + _PAGE
+    block = pages + PAGE
     _growth(block)[GREW], _growth(block)[CAPACITY] = pool[GROWN], capacity
     pool[GROWN] = block
     _count_used(pool, 1, capacity)
@@ -216,7 +194,7 @@ def _unmap_grown(pool, block):
             before = _growth(before)[GREW]
         _growth(before)[GREW] = after
     _count_used(pool, -1, capacity)
-    _unmap(block - _PAGE, _PAGE + capacity)
+    unmap_pages(block - PAGE, PAGE + capacity)
 
 
 @register_jitable

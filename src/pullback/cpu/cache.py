@@ -44,6 +44,7 @@ _ASIDE = frozenset(
     (
         "pullback.contract.errors",
         "pullback.contract.imports",
+        "pullback.cpu.library",
         "pullback.cpu.notice",
         "pullback.cpu.program",
         "pullback.cpu.store",

@@ -10,6 +10,7 @@ interpreter ends, it ends them as they ask for its lock, in the middle of a job.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from numba import types
@@ -27,6 +28,8 @@ _INTERVAL: Final = 100_000_000
 _CLOCK: Final = 6
 
 _read_clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, INT))
+_milliseconds = types.ExternalFunction("GetTickCount64", INT())
+_IS_WINDOWS: Final = sys.platform == "win32"
 _ensure_lock = types.ExternalFunction("PyGILState_Ensure", types.int32())
 _release_lock = types.ExternalFunction("PyGILState_Release", types.void(types.int32))
 _run_handlers = types.ExternalFunction("PyErr_CheckSignals", types.int32())
@@ -38,14 +41,22 @@ def start_watch(watch):
 
 
 @register_jitable
+def _time(watch):
+    """Nanoseconds of a clock that never goes back; 0 if there is none."""
+    if _IS_WINDOWS:
+        return _milliseconds() * 1_000_000
+    if _read_clock(types.int32(_CLOCK), address_of(watch)) != 0:
+        return 0
+    return watch[_SECONDS] * 1_000_000_000 + watch[_NANOSECONDS]
+
+
+@register_jitable
 def is_interrupted(address):
     """Ask whether a handler raises, if it is time to. The watch at this address is that of the main
     thread, which may hold the lock or not."""
     watch = at(address)
-    if _read_clock(types.int32(_CLOCK), address_of(watch)) != 0:
-        return False
-    now = watch[_SECONDS] * 1_000_000_000 + watch[_NANOSECONDS]
-    if now < watch[_DUE]:
+    now = _time(watch)
+    if now == 0 or now < watch[_DUE]:
         return False
     is_first = watch[_DUE] == 0
     watch[_DUE] = now + _INTERVAL

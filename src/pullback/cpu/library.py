@@ -48,11 +48,6 @@ def entry_name(kernel: str, element: ElementKind, index: ElementKind) -> str:
     return f"{kernel} {element.value} {index.value}"
 
 
-def symbol_of(number: int) -> str:
-    """The symbol of the entry that has this number in the manifest."""
-    return f"p{number}"
-
-
 @cache
 def sources() -> str:
     """Over all files that kernels are compiled from."""
@@ -64,8 +59,9 @@ def sources() -> str:
     return digest.hexdigest()[:32]
 
 
-def write_manifest(place: Path, names: list[str]) -> None:
-    text = json.dumps({"sources": sources(), "entries": names}, indent=0)
+def write_manifest(place: Path, symbols: dict[str, str]) -> None:
+    """List the entries of a library, each with the symbol of its code."""
+    text = json.dumps({"sources": sources(), "entries": symbols}, indent=0)
     (place / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
@@ -141,20 +137,20 @@ def _loaded() -> ctypes.CDLL:
 
 
 @cache
-def _numbers() -> dict[str, int]:
-    names = _manifest()["entries"] if path() else ()
-    return {name: number for number, name in enumerate(names)}
+def _symbols() -> dict[str, str]:
+    found: dict[str, str] = _manifest()["entries"] if path() else {}
+    return found
 
 
 def entries() -> list[str]:
     """What the library in use has."""
-    return list(_numbers())
+    return list(_symbols())
 
 
 def address(entry: str) -> int | None:
     """The C address of an entry; None if the library does not have it."""
-    number = _numbers().get(entry)
-    return None if number is None else address_of(symbol_of(number))
+    symbol = _symbols().get(entry)
+    return None if symbol is None else address_of(symbol)
 
 
 def address_of(symbol: str) -> int:

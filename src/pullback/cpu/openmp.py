@@ -21,7 +21,8 @@ from typing import Final
 from numba import types
 from numba.extending import register_jitable
 
-from pullback.cpu.atomics import INT, exchange_if, load, pause, store
+from pullback.cpu.atomics import FUTEX, INT, exchange_if, load, pause, store
+from pullback.cpu.threads import this_thread
 from pullback.cpu.words import address_of, call, stack_words
 
 # Byte offsets of this state within the pool's state, which starts as zeros.
@@ -41,7 +42,6 @@ _PROBE_SPINS: Final = 8  # rounds of `pause` between two looks at a clock
 _INT: Final = (1 << 32) - 1  # the half of a word that C's int run_on_openmp
 
 _find = types.ExternalFunction("dlsym", INT(INT, INT))
-_this_thread = types.ExternalFunction("pthread_self", INT())
 _clock_of = types.ExternalFunction("pthread_getcpuclockid", types.int32(INT, INT))
 _read_clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, INT))
 
@@ -80,7 +80,7 @@ def _is_spinning(donor):
 @register_jitable
 def run_on_openmp(donor, threads, act, job):
     """Have every OpenMP thread call act(job), the caller too; False if they are not spinning."""
-    if load(donor + OWNER) != _this_thread() or not _is_loaded(donor):
+    if FUTEX == 0 or load(donor + OWNER) != this_thread() or not _is_loaded(donor):
         return False
     size = call(load(donor + SIZE), ()) & _INT
     if size < 2 or size > threads or 2 * size < threads:
@@ -95,7 +95,9 @@ def run_on_openmp(donor, threads, act, job):
 @register_jitable
 def register_worker(donor):
     """On every OpenMP thread: note the CPU clock of a worker, to test later if it spins."""
-    me = _this_thread()
+    if FUTEX == 0:  # not Linux: never called
+        return
+    me = this_thread()
     if load(donor + CLOCK) == 0 and me != load(donor + OWNER):
         clock = stack_words(1)
         clock[0] = 0

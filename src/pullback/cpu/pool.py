@@ -18,9 +18,9 @@ import sys
 from functools import cache
 from typing import Final, NamedTuple
 
+from pullback.contract import settings
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.imports import IMPORTS, guard_forks, imported, uninterrupted
-from pullback.contract.settings import OPENMP
 from pullback.cpu import library
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
@@ -146,21 +146,14 @@ def _state() -> int:
     may be loaded already if an interrupt ended an attempt."""
     from pullback.cpu import workers
 
-    state = shared_memory(workers.SYMBOL, workers.STATE_BYTES)
-    if library.path() is None:
-        from llvmlite.binding import add_symbol, address_of_symbol
-
-        for name in workers.LINUX_ONLY:
-            if address_of_symbol(name) is None:
-                add_symbol(name, state)  # never called: no worker starts there
-    return state
+    return shared_memory(workers.SYMBOL, workers.STATE_BYTES)
 
 
 def _reset(native: _Native) -> None:
     """An empty pool: no worker, no job, no slot taken."""
     from threading import main_thread
 
-    from pullback.cpu import openmp, workers
+    from pullback.cpu import openmp, threads, workers
     from pullback.cpu.atomics import FUTEX
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
@@ -168,17 +161,17 @@ def _reset(native: _Native) -> None:
     cores = _cores()
     word(native.state + workers.SPINNERS_MAX).value = len(cores) - 1
     for core in cores:
-        if core < 8 * workers.CPUS_BYTES:
+        if core < 8 * threads.CPUS_BYTES:
             word(native.state + workers.CPUS + core // 64 * 8).value |= 1 << core % 64
     word(native.state + workers.OPENMP_ENTRY).value = native.openmp_entry
     for place, name in openmp.NAMES.items():
         ctypes.memmove(native.state + workers.OPENMP + place, name, len(name))
     main = main_thread().ident or 0
     word(native.state + workers.MAIN).value = main
-    owner = main if OPENMP and not _was_forked() else 0
+    owner = main if settings.OPENMP and not _was_forked() else 0
     word(native.state + workers.OPENMP + openmp.OWNER).value = owner
-    # Without Linux's wait queue no worker can start, and callers do all the work.
-    word(native.state + workers.ENTRY).value = native.worker if FUTEX else 0
+    word(native.state + workers.PORTABLE).value = not (FUTEX and settings.FUTEX)
+    word(native.state + workers.ENTRY).value = native.worker
 
 
 def _was_forked() -> bool:

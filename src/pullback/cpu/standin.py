@@ -133,8 +133,10 @@ SHARED: Final = frozenset(
     (
         *("block", "buffer_pool", "buffer_pool_native", "call_cache", "call_match", "call_record"),
         *("dispatch_guard", "environment", "extended_program", "headers", "interpreter"),
-        *("interrupt", "library", "native_launch", "notice", "openmp", "operands", "pool"),
-        *("precompiled", "scan_program", "standin", "store", "workers", "xla", "xla_frame"),
+        *("interrupt", "library", "native_launch", "notice", "openmp", "operands", "pages"),
+        "pool",
+        *("precompiled", "scan_program", "standin", "store", "threads", "workers"),
+        *("xla", "xla_frame"),
     )
 )
 

@@ -11,14 +11,12 @@ child returns to that.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from pullback.cpu.atomics import (
-    I64,
     INT,
     call_kernel,
     exchange_if,
@@ -28,9 +26,7 @@ from pullback.cpu.atomics import (
     load,
     lowest_bit,
     pause,
-    sleep_while,
     store,
-    wake,
 )
 from pullback.cpu.environment import exact_arithmetic, restore_arithmetic
 from pullback.cpu.interrupt import (
@@ -42,22 +38,32 @@ from pullback.cpu.interrupt import (
 )
 from pullback.cpu.kernel import native
 from pullback.cpu.openmp import DONOR_BYTES, register_worker, run_on_openmp
+from pullback.cpu.threads import (
+    block_signals,
+    keep_off_this_core,
+    new_lock,
+    restore_signals,
+    scratch,
+    sleep_on,
+    start_thread,
+    this_thread,
+    wake_on,
+)
 from pullback.cpu.words import address_of, stack_words, symbol
 
 SYMBOL: Final = "pullback_pool"
-LINUX_ONLY: Final = ("pthread_setaffinity_np", "sched_getcpu", "pthread_getcpuclockid")
 SLOTS: Final = 32
 MAX_WORKERS: Final = 512
-CPUS_BYTES: Final = 128  # a cpu_set_t
 
 # Byte offsets. Words written by different threads stand 128 bytes apart: two cache lines, because
 # the prefetcher of most x86 cores moves lines in pairs.
-ENTRY: Final = 0  # address of `work`, for pthread_create; 0: no worker may start
+ENTRY: Final = 0  # address of `work`; 0: no worker may start
 SPINNERS_MAX: Final = 8  # more idle workers than this go to sleep at once
 STARTED: Final = 16
 GROWING: Final = 24
 OPENMP_ENTRY: Final = 32  # address of `openmp_entry`
 MAIN: Final = 40  # the interpreter's main thread, which looks for signals
+PORTABLE: Final = 48  # whether threads and locks are CPython's, see threads.py
 EPOCH: Final = 128  # counts opened jobs; idle workers watch it
 OPEN: Final = 136  # bit per slot: a job that may still admit workers
 IDLE: Final = 256  # workers awake and without a job
@@ -74,13 +80,15 @@ COUNT: Final = 264
 GRAIN: Final = 272
 BLOCK: Final = 280
 WATCH: Final = 288  # of the main thread if that is the caller, see interrupt.py; else 0
+LOCK: Final = 296  # the caller sleeps on it, see threads.py; 0: on ADMISSION
 JOB_BYTES: Final = 384
 
 # A worker:
 WORKERS: Final = JOBS + SLOTS * JOB_BYTES
 WAKE_FLAG: Final = 0  # raised by the caller that wakes this worker; the worker sleeps on it
-THREAD: Final = 8  # its pthread_t
+THREAD: Final = 8  # its pthread_t; 0 if it is portable
 EXCLUDED_CORE: Final = 16  # 1 + the core it keeps off
+WORKER_LOCK: Final = 24  # it sleeps on it; 0: on WAKE_FLAG
 WORKER_BYTES: Final = 64
 OPENMP: Final = WORKERS + MAX_WORKERS * WORKER_BYTES
 STATE_BYTES: Final = OPENMP + DONOR_BYTES
@@ -97,34 +105,10 @@ _SPINS: Final = 2000
 # A thread that works alone looks for signals about so often in a phase.
 _PIECES: Final = 128
 
-# Workers take no signal that another thread should see; only those the hardware sends them.
-_SIGNALS_BLOCKED: Final = ~((1 << 3) | (1 << 4) | (1 << 6) | (1 << 7) | (1 << 10))
-
-_pthread_create = types.ExternalFunction("pthread_create", types.int32(INT, INT, INT, INT))
-_pthread_detach = types.ExternalFunction("pthread_detach", types.int32(INT))
-_pthread_sigmask = types.ExternalFunction("pthread_sigmask", types.int32(types.int32, INT, INT))
-_pthread_setaffinity = types.ExternalFunction("pthread_setaffinity_np", types.int32(INT, INT, INT))
-_this_thread = types.ExternalFunction("pthread_self", INT())
-_current_core = types.ExternalFunction("sched_getcpu", types.int32())
-
-
-@intrinsic
-def _scratch(typing_context: Any) -> Any:
-    """Address of 40 zeroed words on the stack of the calling function."""
-
-    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words = ir.ArrayType(I64, 40)
-        with builder.goto_entry_block():
-            slot = builder.alloca(words)
-        builder.store(ir.Constant(words, None), slot)
-        return builder.ptrtoint(slot, I64)
-
-    return INT(), lower
-
 
 @register_jitable
 def _is_main_thread():
-    return load(symbol(SYMBOL) + MAIN) == _this_thread()
+    return load(symbol(SYMBOL) + MAIN) == this_thread()
 
 
 @register_jitable
@@ -169,7 +153,7 @@ def _help(pool):
             fetch_add(pool + IDLE, 1)
             admission = fetch_add(job + ADMISSION, -1)
             if admission & _WAITING != 0 and admission & _INSIDE == 1:
-                wake(job + ADMISSION, 1)
+                wake_on(load(job + LOCK), job + ADMISSION)
             helped = True
     return helped
 
@@ -177,7 +161,8 @@ def _help(pool):
 @register_jitable
 def _sleep(pool, index, epoch):
     """Sleep until a caller picks this worker."""
-    called = pool + WORKERS + index * WORKER_BYTES + WAKE_FLAG
+    worker = pool + WORKERS + index * WORKER_BYTES
+    called, lock = worker + WAKE_FLAG, load(worker + WORKER_LOCK)
     group, bit = pool + ASLEEP + index // 64 * 8, 1 << index % 64
     store(called, 0)
     fetch_or(group, bit)
@@ -186,7 +171,7 @@ def _sleep(pool, index, epoch):
     if load(pool + EPOCH) != epoch and fetch_and(group, ~bit) & bit != 0:
         return
     while load(called) == 0:
-        sleep_while(called, 0)
+        sleep_on(lock, called, 0)
 
 
 @native(types.void(INT))
@@ -221,39 +206,10 @@ def _wake_some(pool, missing):
             asleep &= ~bit
             if fetch_and(pool + ASLEEP + group * 8, ~bit) & bit != 0:
                 worker = pool + WORKERS + (group * 64 + index) * WORKER_BYTES
-                _keep_off_this_core(pool, worker)
+                keep_off_this_core(load(worker + THREAD), worker + EXCLUDED_CORE, pool + CPUS)
                 store(worker + WAKE_FLAG, 1)
-                wake(worker + WAKE_FLAG, 1)
+                wake_on(load(worker + WORKER_LOCK), worker + WAKE_FLAG)
                 missing -= 1
-
-
-@register_jitable
-def _keep_off_this_core(pool, worker):
-    """Forbid the worker the core of the calling thread.
-
-    A virtual machine's scheduler takes a halted core for a busy one, or packs threads to save
-    cores, and then queues the worker behind the very thread it should help, for milliseconds.
-    """
-    core = types.int64(_current_core())
-    thread = load(worker + THREAD)  # 0 if its creator has not come back from creating it
-    if (
-        thread == 0
-        or core < 0
-        or core >= CPUS_BYTES * 8
-        or load(worker + EXCLUDED_CORE) == core + 1
-    ):
-        return
-    cores = _scratch()
-    others = 0
-    for word in range(0, CPUS_BYTES, 8):
-        bits = load(pool + CPUS + word)
-        if word == core // 64 * 8:
-            bits &= ~(1 << core % 64)
-        store(cores + word, bits)
-        others |= bits
-    if others != 0:
-        _pthread_setaffinity(thread, CPUS_BYTES, cores)
-        store(worker + EXCLUDED_CORE, core + 1)
 
 
 @register_jitable
@@ -261,20 +217,19 @@ def _grow(pool, workers):
     """Start the missing workers. Another caller may be at it; then this one does not wait."""
     if load(pool + ENTRY) == 0 or not exchange_if(pool + GROWING, 0, 1):
         return
-    blocked = _scratch()
-    before = blocked + CPUS_BYTES
-    store(blocked, _SIGNALS_BLOCKED)
-    _pthread_sigmask(types.int32(0), blocked, before)
+    mask, portable = scratch(), load(pool + PORTABLE) != 0
+    block_signals(mask)
     while load(pool + STARTED) < min(workers, MAX_WORKERS):
         index = load(pool + STARTED)
         worker = pool + WORKERS + index * WORKER_BYTES
-        if _pthread_create(worker + THREAD, 0, load(pool + ENTRY), index) != 0:
+        if portable and load(worker + WORKER_LOCK) == 0:
+            store(worker + WORKER_LOCK, new_lock())
+        if not start_thread(load(pool + ENTRY), index, worker + THREAD, portable):
             store(pool + ENTRY, 0)  # a limit of the system: it would be in the way at every call
             break
-        _pthread_detach(load(worker + THREAD))
-        _keep_off_this_core(pool, worker)
+        keep_off_this_core(load(worker + THREAD), worker + EXCLUDED_CORE, pool + CPUS)
         store(pool + STARTED, index + 1)
-    _pthread_sigmask(types.int32(2), before, 0)
+    restore_signals(mask)
     store(pool + GROWING, 0)
 
 
@@ -298,7 +253,7 @@ def _close(job):
         pause()
     admission = fetch_or(job + ADMISSION, _WAITING) | _WAITING
     while admission & _INSIDE != 0:
-        sleep_while(job + ADMISSION, admission)
+        sleep_on(load(job + LOCK), job + ADMISSION, admission)
         admission = load(job + ADMISSION)
 
 
@@ -338,7 +293,7 @@ def _do_alone(kernel, count, grain, block, watch):
 @register_jitable
 def _split(pool, kernel, count, grain, block, threads, watch):
     """One phase, shared with spinning OpenMP threads or with at most `threads - 1` workers."""
-    job = _scratch()
+    job = scratch()
     _describe(job, kernel, count, grain, block, watch)
     if run_on_openmp(pool + OPENMP, threads, load(pool + OPENMP_ENTRY), job):
         return
@@ -349,6 +304,8 @@ def _split(pool, kernel, count, grain, block, threads, watch):
         _do_alone(kernel, count, grain, block, watch)
         return
     job = pool + JOBS + slot * JOB_BYTES
+    if load(pool + PORTABLE) != 0 and load(job + LOCK) == 0:
+        store(job + LOCK, new_lock())
     _describe(job, kernel, count, grain, block, watch)
     wanted = min(threads - 1, (count - 1) // grain, MAX_WORKERS)
     store(job + ADMISSION, wanted * _ONE_WORKER)
