@@ -72,17 +72,27 @@ def _run(todo: list[Row], threads: int) -> list[RowResult]:
     return done
 
 
+def _beside_torch(row: RowResult) -> str:
+    from pullback.cli import screen
+    from pullback.cli.tables import factor
+
+    return screen.plain(row.verdicts.get("torch") or "") or factor(row.speedup("torch"))
+
+
 def _print(done: list[RowResult], threads: int) -> None:
     from pullback.cli import screen
-    from pullback.cli.tables import factor, percent
+    from pullback.cli.tables import percent
 
+    # Without PyTorch there is nothing to compare with, and no column.
+    compared = any("torch" in (row.timings | row.verdicts) for row in done)
     table = screen.table(
         f"Every op, forward and backward, {threads} threads",
         "op", "size", "dtype", ">error", f">bits 1 = {threads}",
-        ">GB/s", ">of a copy", ">vs PyTorch",
+        ">GB/s", ">of a copy", *([">vs PyTorch"] if compared else []),
         caption=(
             "error: worst, in ulp, against the high-precision oracle on a part of the result · "
-            "GB/s and copy: into given outputs · PyTorch: eager, both allocating"
+            "GB/s and copy: into given outputs · "
+            + ("PyTorch: eager, both allocating" if compared else "PyTorch is not installed")
         ),
     )  # fmt: skip
     for row in done:
@@ -99,7 +109,7 @@ def _print(done: list[RowResult], threads: int) -> None:
             "yes" if row.same_bits else "[red]no[/red]",
             f"{row.gbps:.1f}",
             percent(row.of_copy),
-            screen.plain(row.verdicts.get("torch") or "") or factor(row.speedup("torch")),
+            *([_beside_torch(row)] if compared else []),
         )
     screen.show(table)
     busy = max((row.others for row in done), default=0.0)
