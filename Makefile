@@ -47,11 +47,14 @@ test-machines: $(VENV)/.all
 test-aarch64: $(VENV)/.warm
 	$(BIN)/python tools/aarch64.py $(ROWS)
 
-# The pure wheel, and those of Linux that carry their kernels compiled. Takes about as long as `pullback warm`.
-WHEELS ?=
+# The pure wheel, and those of Linux that carry their kernels compiled. Takes about three times as long as `pullback warm`;
+# stopped, it goes on where it was. REPOSITORY=URL puts links into the metadata.
+WHEELS     ?=
+REPOSITORY ?=
 wheels: $(VENV)/.all
-	$(BIN)/python -m pip install --quiet ziglang==0.17.0
-	$(BIN)/python tools/wheels.py dist $(WHEELS)
+	$(BIN)/python -m pip install --quiet ziglang==0.17.0 twine
+	$(BIN)/python tools/wheels.py dist --objects build/aot $(if $(REPOSITORY),--repository $(REPOSITORY)) $(WHEELS)
+	$(BIN)/python -m twine check --strict dist/*.whl
 
 # This machine's wheel in an environment without Numba: first calls, and bits by the table of hashes.
 test-wheels:

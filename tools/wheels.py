@@ -3,6 +3,8 @@
     python tools/wheels.py dist                      all of them (make wheels)
     python tools/wheels.py dist --machine x86_64     of one machine
     python tools/wheels.py dist lerp --dtype f32     with a share of the kernels, to try it
+    python tools/wheels.py dist --objects build/aot  going on where it was stopped
+    python tools/wheels.py dist --repository URL     with links to where the project is found
 
 The pure wheel is built first; the others are its files and a folder of libraries, without Numba
 among what they require. Nothing in a wheel says when or where it was made: the same sources and
@@ -15,6 +17,7 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -52,7 +55,7 @@ def kernels(pure: Path, folder: Path, options: list[str]) -> None:
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": source}, cwd=unpacked)
 
 
-def _metadata(text: str) -> str:
+def _without_numba(text: str) -> str:
     """Numba is needed by those alone who want kernels that the wheel does not have."""
     kept = [
         line
@@ -62,6 +65,29 @@ def _metadata(text: str) -> str:
     return "".join(kept)
 
 
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
+
+
+def _with_links(text: str, repository: str) -> str:
+    """Metadata that names the repository. Its description is the README, read where relative links
+    and pictures lead nowhere: they become those of this version's files."""
+    head, _, body = text.partition("\n\n")
+    version = next(line.split()[1] for line in head.splitlines() if line.startswith("Version: "))
+    pages = {
+        "Homepage": "",
+        "Source": "",
+        "Issues": "/issues",
+        "Changelog": "/blob/main/CHANGELOG.md",
+    }
+    urls = [f"Project-URL: {name}, {repository}{page}" for name, page in pages.items()]
+
+    def absolute(link: re.Match[str]) -> str:
+        picture, title, path = link.groups()
+        return f"{picture}[{title}]({repository}/{'raw' if picture else 'blob'}/v{version}/{path})"
+
+    return "\n".join([head, *urls, "", _LINK.sub(absolute, body)])
+
+
 def _wheel(text: str, tag: str) -> str:
     python, abi, platforms = tag.split("-")
     lines = [line for line in text.splitlines() if not line.startswith(("Tag:", "Root-Is-"))]
@@ -69,21 +95,40 @@ def _wheel(text: str, tag: str) -> str:
     return "\n".join([*(line for line in lines if line), "Root-Is-Purelib: false", *tags, ""])
 
 
+def linked(pure: Path, repository: str) -> None:
+    """Name the repository in the metadata of a wheel."""
+    files, about = _files(pure)
+    files[f"{about}/METADATA"] = _with_links(
+        files[f"{about}/METADATA"].decode(), repository
+    ).encode()
+    _pack(pure, files, about)
+
+
 def packed(pure: Path, folder: Path, tag: str, out: Path) -> Path:
     """The files of the pure wheel and those of a folder, as a wheel for one platform."""
-    with zipfile.ZipFile(pure) as wheel:
-        files = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
-    (about,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
+    files, about = _files(pure)
     files.update({f"{KERNELS}/{path.name}": path.read_bytes() for path in folder.iterdir()})
-    files[f"{about}/METADATA"] = _metadata(files[f"{about}/METADATA"].decode()).encode()
+    files[f"{about}/METADATA"] = _without_numba(files[f"{about}/METADATA"].decode()).encode()
     files[f"{about}/WHEEL"] = _wheel(files[f"{about}/WHEEL"].decode(), tag).encode()
+    target = out / f"{about.removesuffix('.dist-info')}-{tag}.whl"
+    _pack(target, files, about)
+    return target
+
+
+def _files(wheel: Path) -> tuple[dict[str, bytes], str]:
+    """What is in a wheel, and its folder of metadata."""
+    with zipfile.ZipFile(wheel) as packed:
+        files = {name: packed.read(name) for name in packed.namelist() if not name.endswith("/")}
+    (about,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
+    return files, about
+
+
+def _pack(target: Path, files: dict[str, bytes], about: str) -> None:
     record = f"{about}/RECORD"
     del files[record]
     lines = [f"{name},{_digest(data)},{len(data)}" for name, data in sorted(files.items())]
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
-    target = out / f"{about.removesuffix('.dist-info')}-{tag}.whl"
     _write(target, files)
-    return target
 
 
 def _digest(data: bytes) -> str:
@@ -105,12 +150,18 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="families or functions; all of them")
     parser.add_argument("--dtype", action="append", default=[])
     parser.add_argument("--machine", action="append", choices=TAGS)
+    parser.add_argument("--objects", type=Path, help="a folder that keeps what is compiled")
+    parser.add_argument("--repository", help="its address, for links of the metadata")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     options = [*given.names, *(f"--dtype={dtype}" for dtype in given.dtype), f"--jobs={given.jobs}"]
+    if given.objects:
+        options.append(f"--objects={given.objects.resolve()}")
     given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
     made = [pure := pure_wheel(given.out)]
+    if given.repository:
+        linked(pure, given.repository.rstrip("/"))
     for machine in given.machine or TAGS:
         with TemporaryDirectory() as folder:
             kernels(pure, Path(folder), [*options, f"--machine={machine}"])
