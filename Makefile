@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 wheels test-wheels hashes bench race mutants lint clean
+.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 test-matrix wheels test-wheels hashes bench race mutants lint clean
 
 run: $(VENV)/.core
 	$(BIN)/pullback demo
@@ -46,6 +46,13 @@ test-machines: $(VENV)/.all
 # The same on aarch64, emulated: needs debootstrap and qemu-user-static, root and a network.
 test-aarch64: $(VENV)/.warm
 	$(BIN)/python tools/aarch64.py $(ROWS)
+
+# Core tests with the oldest and the newest versions that pyproject.toml admits: PYTHONS='python3.12 python3.13' for
+# other interpreters, EXTRAS='cli jax torch gpu' for more than the core.
+PYTHONS ?= $(PYTHON)
+EXTRAS  ?= cli
+test-matrix:
+	$(PYTHON) tools/matrix.py $(PYTHONS:%=--python %) $(EXTRAS:%=--extra %)
 
 # The pure wheel, and those of Linux that carry their kernels compiled. Takes about three times as long as `pullback warm`;
 # stopped, it goes on where it was. REPOSITORY=URL puts links into the metadata.

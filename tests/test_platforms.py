@@ -97,6 +97,21 @@ def test_imports_and_runs_on_threads_with_what_there_is_on(
     assert {"darwin": "sched_yield", "win32": "SwitchToThread"}[system] in needed
 
 
+def test_a_free_threaded_python_is_refused_in_one_sentence() -> None:
+    code = """
+import sys
+sys.abiflags = 't'
+try:
+    import pullback
+except ImportError as error:
+    print(error)
+"""
+    assert in_new_process(code) == (
+        "pullback needs a Python with the global interpreter lock, this is a free-threaded "
+        "build: use python3.14, not python3.14t"
+    )
+
+
 def test_the_portable_pool_passes_the_tests_of_the_pool() -> None:
     """Threads and locks of CPython, which stand in for Linux's wait queue elsewhere."""
     names = "random or longer or many_threads or oversub or nest or no_processor or fork or signal"

@@ -23,7 +23,7 @@ from pullback.contract.errors import (
     WorkspaceTooSmall,
 )
 from pullback.contract.guarantee import KernelSku, PlanPreference, PrecisionGuarantee
-from pullback.contract.imports import imported, resolve
+from pullback.contract.imports import check_interpreter, imported, resolve
 from pullback.contract.kinds import (
     BackendKind,
     BinaryKind,
@@ -46,6 +46,7 @@ from pullback.tensor.view import TensorMut, TensorRef
 
 __version__ = "0.2.0"
 
+check_interpreter()
 _install_stand_ins()  # before the first kernel module, if kernels were compiled ahead
 
 _VOCABULARY = [

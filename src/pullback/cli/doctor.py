@@ -76,11 +76,11 @@ def findings() -> dict[str, Any]:
 
 def _waiting() -> str:
     """How worker threads sleep between calls."""
-    from pullback.contract import settings
-    from pullback.cpu.atomics import FUTEX
+    from pullback.cpu.pool import has_futex
 
-    native = FUTEX and settings.FUTEX
-    return "asleep in Linux's wait queue" if native else "asleep on condition variables of CPython"
+    if has_futex():
+        return "asleep in Linux's wait queue"
+    return "asleep on condition variables of CPython"
 
 
 def _kernels() -> dict[str, Any]:

@@ -129,3 +129,13 @@ def guard_forks() -> None:
         os.register_at_fork(
             before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
         )
+
+
+def check_interpreter() -> None:
+    """Native code reads objects of the interpreter and relies on its lock."""
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if "t" in getattr(sys, "abiflags", "") or not locked:
+        raise ImportError(
+            "pullback needs a Python with the global interpreter lock, this is a free-threaded "
+            "build: use python3.14, not python3.14t"
+        )

@@ -19,6 +19,3 @@ OPENMP: Final = not SAFE and os.environ.get("PULLBACK_OPENMP", "").strip() != "0
 
 # Whether a first call that compiles for longer than a second says so on stderr.
 NOTICE: Final = os.environ.get("PULLBACK_NOTICE", "").strip() != "0"
-
-# Whether the thread pool sleeps in Linux's wait queue, where there is one, see cpu/threads.py.
-FUTEX: Final = os.environ.get("PULLBACK_FUTEX", "").strip() != "0"

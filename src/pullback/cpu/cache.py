@@ -44,7 +44,6 @@ _ASIDE = frozenset(
     (
         "pullback.contract.errors",
         "pullback.contract.imports",
-        "pullback.cpu.library",
         "pullback.cpu.notice",
         "pullback.cpu.program",
         "pullback.cpu.store",

@@ -18,9 +18,9 @@ import sys
 from functools import cache
 from typing import Final, NamedTuple
 
-from pullback.contract import settings
 from pullback.contract.errors import InvalidProblem
 from pullback.contract.imports import IMPORTS, guard_forks, imported, uninterrupted
+from pullback.contract.settings import OPENMP
 from pullback.cpu import library
 
 _VARIABLE: Final = "PULLBACK_NUM_THREADS"
@@ -154,7 +154,6 @@ def _reset(native: _Native) -> None:
     from threading import main_thread
 
     from pullback.cpu import openmp, threads, workers
-    from pullback.cpu.atomics import FUTEX
 
     ctypes.memset(native.state, 0, workers.STATE_BYTES)
     word = ctypes.c_int64.from_address
@@ -168,10 +167,17 @@ def _reset(native: _Native) -> None:
         ctypes.memmove(native.state + workers.OPENMP + place, name, len(name))
     main = main_thread().ident or 0
     word(native.state + workers.MAIN).value = main
-    owner = main if settings.OPENMP and not _was_forked() else 0
+    owner = main if OPENMP and not _was_forked() else 0
     word(native.state + workers.OPENMP + openmp.OWNER).value = owner
-    word(native.state + workers.PORTABLE).value = not (FUTEX and settings.FUTEX)
+    word(native.state + workers.PORTABLE).value = not has_futex()
     word(native.state + workers.ENTRY).value = native.worker
+
+
+def has_futex() -> bool:
+    """Whether workers sleep in Linux's wait queue; else on locks of CPython, see threads.py."""
+    from pullback.cpu.atomics import FUTEX
+
+    return FUTEX != 0 and os.environ.get("PULLBACK_FUTEX", "").strip() != "0"
 
 
 def _was_forked() -> bool:
