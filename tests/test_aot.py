@@ -68,8 +68,9 @@ def _run(code: str, folder: Path | str, **more: str) -> subprocess.CompletedProc
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernels")
     options = ["lerp", "--dtype", "f32", "--target", "x86-64-v3", "--jobs", "1"]
-    subprocess.run([sys.executable, "-m", "pullback.aot", folder, *options], check=True)
-    return folder
+    options += ["--objects", str(folder / "objects")]
+    subprocess.run([sys.executable, "-m", "pullback.aot", folder / "lib", *options], check=True)
+    return folder / "lib"
 
 
 def test_the_same_bits_without_numba(built: Path) -> None:
@@ -157,6 +158,36 @@ def test_a_library_shows_its_entries_and_needs_c_and_python_alone(built: Path) -
     }
     assert {"Py_IncRef", "pthread_create"} <= undefined(path)
     assert not any(name.startswith(("numba", "fma", "exp", "log")) for name in undefined(path))
+
+
+def test_kernels_of_a_better_processor_come_first(built: Path, tmp_path: Path) -> None:
+    """The same code under the name of one: nothing is compiled that was kept."""
+    made = f"""
+from pathlib import Path
+from pullback.aot import build, targets
+from pullback.bench import ahead
+from pullback.contract.element import ElementKind
+first = targets.TARGETS[0]
+better = first._replace(name='x86-64-v4', modules=('pullback.ops.lerp.',))
+steps = ahead.steps(['lerp'], [ElementKind.F32])
+kept = Path({str(built.parent)!r}, "objects")
+build.build(Path({str(tmp_path)!r}), steps, [first, better], 1, kept)
+"""
+    run(made, "0")
+    assert (tmp_path / "x86-64-v3.so").read_bytes() == (built / "x86-64-v3.so").read_bytes()
+    symbols = dict(elf.symbols((tmp_path / "x86-64-v4.so").read_bytes(), elf.DYNSYM))
+    kernels = {s for name, s in _entries(tmp_path).items() if name.startswith("pullback.ops.")}
+    assert {name for name, defined in symbols.items() if defined} == kernels
+    used = """
+import ctypes
+from pullback.cpu import library
+library.targets = lambda: ('x86-64-v4', 'x86-64-v3')
+better, first = library.paths()
+entry, symbol = next(e for e in library._symbols().items() if e[0].startswith('pullback.ops.'))
+found = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(str(better)), symbol))
+assert library.address(entry) == found and library.path() == first
+"""
+    assert run(BLOCKED + used + CALLS, tmp_path) == run(CALLS, "0")
 
 
 def _entries(folder: Path) -> dict[str, str]:

@@ -42,33 +42,38 @@ def build(
         objects.make(place, steps, list(known), targets, jobs)
         files = objects.Objects(place, targets[0].machine)
         symbols: dict[str, str] = {}
-        linked: dict[str, tuple[bytes, ...]] = {}
+        codes: dict[str, dict[str, bytes]] = {target.name: {} for target in targets}
         for name, (function, _) in known.items():
-            paths = [files.object_path(function.__module__, name, target) for target in targets]
-            codes = tuple(path.read_bytes() for path in paths)
-            # By what it is: kernels of two dtypes may be the same code, which is linked once.
-            symbols[name] = symbol = _symbol(codes)
-            linked[symbol] = codes
-        for number, target in enumerate(targets):
-            codes_of = {symbol: codes[number] for symbol, codes in sorted(linked.items())}
-            _link(target, _written(Path(scratch, target.name), target, codes_of), folder)
+            used = [target for target in targets if target.has(name, targets[0])]
+            paths = [files.object_path(function.__module__, name, target) for target in used]
+            made = [path.read_bytes() for path in paths]
+            symbols[name] = symbol = _symbol(made)
+            for target, code in zip(used, made, strict=True):
+                codes[target.name][symbol] = code
+        for target in targets:
+            place = Path(scratch, target.name)
+            memory = target == targets[0]
+            _link(target, _written(place, target, codes[target.name], memory), folder)
     library.write_manifest(folder, symbols)
 
 
-def _symbol(codes: tuple[bytes, ...]) -> str:
-    """A name for this code, as long as what it replaces."""
+def _symbol(codes: list[bytes]) -> str:
+    """A name for this code, as long as what it replaces. Kernels of two dtypes may be the same
+    code, which then is linked once."""
     return "p" + hashlib.sha256(b"".join(codes)).hexdigest()[: len(PLACEHOLDER) - 1]
 
 
-def _written(folder: Path, target: Target, codes: dict[str, bytes]) -> list[Path]:
-    """Objects in which functions have their own names, and one of the memory they share."""
+def _written(folder: Path, target: Target, codes: dict[str, bytes], memory: bool) -> list[Path]:
+    """Objects in which functions have their own names, and one of the `memory` they share."""
     from pullback.aot.emit import Emitter
     from pullback.cpu import workers, xla
 
     folder.mkdir()
-    memory = Emitter(target).zeroed({workers.SYMBOL: workers.STATE_BYTES, **xla.MEMORY})
-    files = {folder / "memory.o": memory}
-    for symbol, code in codes.items():
+    files = {}
+    if memory:
+        shared = {workers.SYMBOL: workers.STATE_BYTES, **xla.MEMORY}
+        files[folder / "memory.o"] = Emitter(target).zeroed(shared)
+    for symbol, code in sorted(codes.items()):
         if code.count(PLACEHOLDER.encode()) != 1:
             raise BuildError(f"an object for {target.name} names its function other than once")
         files[folder / f"{symbol}.o"] = code.replace(PLACEHOLDER.encode(), symbol.encode())

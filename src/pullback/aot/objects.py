@@ -39,7 +39,8 @@ class Objects:
         return self._folder / digest.hexdigest()[:40]
 
     def object_path(self, module: str, entry: str, target: Target) -> Path:
-        return self._path(module, f"{entry} {target}", "capture", "emit").with_suffix(".o")
+        about = f"{entry} {target.triple} {target.cpu}"
+        return self._path(module, about, "capture", "emit").with_suffix(".o")
 
     def bitcode(self, module: str, entry: str, function: Any, signature: Any) -> Any:
         """The captured function, kept under its machine's name or for all of them."""
@@ -88,7 +89,8 @@ def _share(folder: Path, steps: list[Step], names: Iterable[str], targets: list[
     for count, name in enumerate(names):
         function, signature = known[name]
         module = function.__module__
-        paths = {e: kept.object_path(module, name, e.target) for e in emitters}
+        used = [e for e in emitters if e.target.has(name, targets[0])]
+        paths = {e: kept.object_path(module, name, e.target) for e in used}
         missing = [e for e, path in paths.items() if not path.exists()]
         if missing:
             captured = kept.bitcode(module, name, function, signature)

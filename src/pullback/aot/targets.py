@@ -7,19 +7,34 @@ from typing import Final, NamedTuple
 
 
 class Target(NamedTuple):
-    """`machine` is what `platform.machine` says there."""
+    """`machine` is what `platform.machine` says there. `modules` are those whose kernels are made
+    for it beside the first target of the machine, which has all kernels and the runtime."""
 
     name: str
     machine: str
     triple: str
     cpu: str
+    modules: tuple[str, ...] = ()
 
+    def has(self, entry: str, first: Target) -> bool:
+        return self == first or entry.startswith(self.modules)
+
+
+# Kernels that compute more than they move. The others wait for memory: AVX-512 gains them nothing,
+# and twice the code would take the wheel past its limit.
+_WITH_EXPONENTIALS: Final = (
+    "pullback.ops.entmax.",
+    "pullback.ops.scan.cpu_logsumexp",
+    "pullback.ops.segment_softmax.",
+    "pullback.ops.segment_statistics.cpu_logsumexp",
+    "pullback.ops.simplex.",
+)
 
 # x86-64-v3 is every processor with AVX2 and FMA, v4 those with AVX-512. Without FMA each fma would
 # be a call of the C library: older processors compile on demand, in another way.
 TARGETS: Final = (
     Target("x86-64-v3", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v3"),
-    Target("x86-64-v4", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v4"),
+    Target("x86-64-v4", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v4", _WITH_EXPONENTIALS),
     Target("aarch64", "aarch64", "aarch64-unknown-linux-gnu", "generic"),
 )
 

@@ -90,7 +90,8 @@ def _kernels() -> dict[str, Any]:
     path = library.path()
     if path is not None:
         families = Counter(_family(entry) for entry in library.entries())
-        return {"kernels": f"compiled ahead, in {path}", "compiled ahead": dict(families)}
+        where = " and ".join(str(path) for path in library.paths())
+        return {"kernels": f"compiled ahead, in {where}", "compiled ahead": dict(families)}
     from pullback.cpu.cache import cache_folder
     from pullback.cpu.store import limit, summary
 

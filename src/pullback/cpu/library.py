@@ -1,9 +1,10 @@
 """Kernels that were compiled ahead of time: a folder of shared libraries (made by pullback.aot).
 
-The folder holds one library for each kind of processor and `kernels.json`, which lists their
-entries. It is used if it was made of exactly these sources; PULLBACK_LIBRARY names another folder,
-or with 0 none. Nothing here imports Numba or llvmlite. What is loaded is run: the folder is trusted
-as the Python files of the package are, which lie beside it.
+The folder holds a library of all kernels, further ones with those that gain from a better
+processor, and `kernels.json`, which lists the entries. It is used if it was made of exactly these
+sources; PULLBACK_LIBRARY names another folder, or with 0 none. Nothing here imports Numba or
+llvmlite. What is loaded is run: the folder is trusted as the Python files of the package are, which
+lie beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -122,18 +124,24 @@ def _flags() -> frozenset[str]:
 
 
 @cache
-def path() -> Path | None:
-    """The library in use; None where kernels are compiled on demand."""
+def paths() -> tuple[Path, ...]:
+    """The libraries in use, the one of the best processor first: kernels that it does not have are
+    taken from the next. None where kernels are compiled on demand."""
     place = folder()
     if place is None or refusal():
-        return None
+        return ()
     there = (place / f"{target}.so" for target in targets())
-    return next(library for library in there if library.is_file())
+    return tuple(library for library in there if library.is_file())
+
+
+def path() -> Path | None:
+    """The library that has all kernels and the runtime; None if kernels are compiled on demand."""
+    return paths()[-1] if paths() else None
 
 
 @cache
-def _loaded() -> ctypes.CDLL:
-    return ctypes.CDLL(str(path()))
+def _loaded() -> list[ctypes.CDLL]:
+    return [ctypes.CDLL(str(path)) for path in paths()]
 
 
 @cache
@@ -154,5 +162,9 @@ def address(entry: str) -> int | None:
 
 
 def address_of(symbol: str) -> int:
-    """The address of a symbol of the library in use."""
-    return ctypes.addressof(ctypes.c_char.in_dll(_loaded(), symbol))
+    """The address of a symbol of the libraries in use."""
+    *better, last = _loaded()
+    for library in better:
+        with suppress(ValueError):
+            return ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
+    return ctypes.addressof(ctypes.c_char.in_dll(last, symbol))
