@@ -174,7 +174,6 @@ kept = Path({str(built.parent)!r}, "objects")
 build.build(Path({str(tmp_path)!r}), steps, [first, better], 1, kept)
 """
     run(made, "0")
-    assert (tmp_path / "x86-64-v3.so").read_bytes() == (built / "x86-64-v3.so").read_bytes()
     symbols = dict(elf.symbols((tmp_path / "x86-64-v4.so").read_bytes(), elf.DYNSYM))
     kernels = {s for name, s in _entries(tmp_path).items() if name.startswith("pullback.ops.")}
     assert {name for name, defined in symbols.items() if defined} == kernels
