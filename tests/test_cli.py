@@ -141,6 +141,30 @@ def test_demo_prints_one_line_per_row(
     assert all(row.same_bits and row.ulp is not None and row.ulp <= 1 for row in found.rows)
 
 
+def test_demo_within_some_time_takes_families_in_turns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pullback.bench.demo import in_turns, rows
+
+    first = {row.family: row.op for row in reversed(rows())}
+    assert [row.op for row in in_turns(rows())[: 2 * len(first) : 2]] == list(first.values())[::-1]
+    assert call(monkeypatch, "demo", "--within", "0") == 0
+    assert f"0 of {len(rows())} rows in 0 s: `pullback demo` runs all." in capsys.readouterr().err
+
+
+def test_demo_without_torch_has_no_column_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Row("lerp", TINY, "lerp", "forward", F32)
+    monkeypatch.setattr("pullback.bench.demo.rows", lambda elements: [row])
+    monkeypatch.setattr("pullback.bench.demo.EFFORT", Effort(2, 0.0, 1, 1e-5))
+    assert call(monkeypatch, "demo") == 0
+    assert "vs PyTorch" in capsys.readouterr().out
+    monkeypatch.setattr("pullback.bench.peers.available", lambda names: ())
+    assert call(monkeypatch, "demo") == 0
+    assert "vs PyTorch" not in capsys.readouterr().out
+
+
 def test_bench_saves_compares_and_reads_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,3 +22,13 @@ def rows(elements: tuple[ElementKind, ...] = (ElementKind.F32,)) -> list[Row]:
         for direction in BOTH
         if op in subjects() and (direction == "forward" or f"{op}_backward" in subjects())
     ]
+
+
+def in_turns(todo: list[Row]) -> list[Row]:
+    """The first op of every family, then the second of each: some rows of it stand for all. An op's
+    directions stay together."""
+    ops: dict[str, list[str]] = {}
+    for row in todo:
+        known = ops.setdefault(row.family, [])
+        known += [row.op] * (row.op not in known)
+    return sorted(todo, key=lambda row: ops[row.family].index(row.op))

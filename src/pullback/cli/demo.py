@@ -23,6 +23,14 @@ def demo(
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all of them.")] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds of processor time after which no further row begins: where kernels are "
+            "compiled at their first call, all of them take minutes.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Run every op at a training size on this machine: exact? same bits? how fast?
@@ -31,7 +39,7 @@ def demo(
     pullback demo --dtype bf16 --dtype f16[/dim]
     """
     from pullback.bench import machine
-    from pullback.bench.demo import rows
+    from pullback.bench.demo import in_turns, rows
     from pullback.cli import screen
     from pullback.contract.element import FLOATS
 
@@ -39,7 +47,7 @@ def demo(
     elements = tuple(kinds[screen.one_of("dtype", name, kinds)] for name in dtypes or ["f32"])
     count = machine.settle(threads)
     todo = rows(elements)
-    done = _run(todo, count)
+    done = _run(todo if within is None else in_turns(todo), count, within)
     if json:
         from pullback.bench.results import Results
 
@@ -48,12 +56,16 @@ def demo(
         _print(done, count)
     if any(row.verdicts.get("pullback") or not row.same_bits for row in done):
         raise typer.Exit(1)
-    if len(done) < len(todo):
+    if len(done) < len(todo) and within is not None:
+        screen.tell(f"{len(done)} of {len(todo)} rows in {within:g} s: `pullback demo` runs all.")
+    elif len(done) < len(todo):
         raise typer.Exit(screen.INTERRUPTED)
 
 
-def _run(todo: list[Row], threads: int) -> list[RowResult]:
-    """Every row; Ctrl-C keeps those that are done."""
+def _run(todo: list[Row], threads: int, within: float | None) -> list[RowResult]:
+    """Every row, or those that begin within some time; Ctrl-C keeps those that are done."""
+    from time import process_time
+
     from pullback.bench import peers
     from pullback.bench.compete import measure
     from pullback.bench.demo import EFFORT
@@ -64,6 +76,8 @@ def _run(todo: list[Row], threads: int) -> list[RowResult]:
         task = bar.add_task("demo", total=len(todo))
         try:
             for row in todo:
+                if within is not None and process_time() > within:
+                    break
                 bar.update(task, description=row.title)
                 done.append(measure(row, peers.available(("torch",)), EFFORT, threads))
                 bar.advance(task)
