@@ -122,7 +122,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == 'numba' else find
     done = _run(BLOCKED + hidden + code, built)
     last = done.stderr.strip().splitlines()[-1]
     assert "Unsupported: " in last
-    assert "`kernel` must be one of those compiled ahead, unless numba is installed" in last
+    assert "`kernel` must be one of those compiled ahead (pip install 'pullback[jit]'" in last
 
 
 def test_doctor_and_warm_say_which_kernels_are_compiled_ahead(built: Path) -> None:

@@ -46,7 +46,7 @@ class Kernel:
     def _compiled(self, element: ElementKind, use: Callable[[Any], Result]) -> Result:
         """What `use` makes of the same kernel, compiled by Numba on this machine."""
         if find_spec("numba") is None:
-            expected = "one of those compiled ahead, unless numba is installed (pip install numba)"
+            expected = "one of those compiled ahead (pip install 'pullback[jit]' compiles others)"
             got = f"{self.name} for {element.value}"
             raise Unsupported(self.name.rpartition(".")[2], "kernel", expected, got)
         return standin.with_original(self.name, use)
