@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "thread pool: the caller does not wait for workers",
         "cpu/workers.py",
-        "    while admission & _INSIDE != 0:\n        sleep_while(job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
-        "    while admission & _INSIDE > 64:\n        sleep_while(job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
+        "    while admission & _INSIDE != 0:\n        sleep_on(load(job + LOCK), job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
+        "    while admission & _INSIDE > 64:\n        sleep_on(load(job + LOCK), job + ADMISSION, admission)\n        admission = load(job + ADMISSION)",
         "missing wait: results are read while they are written",
         (Suite("test_pool.py", "waits_for_workers"),),
     ),
