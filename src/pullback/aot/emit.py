@@ -79,4 +79,8 @@ class Emitter:
             slp_vectorize=config.SLP_VECTORIZE,
         )
         builder.getModulePassManager().run(module, builder)
+        # What is left has names of Numba's, which hold addresses of this process.
+        values = (*module.functions, *module.global_variables)
+        for number, value in enumerate(v for v in values if v.linkage == llvm.Linkage.internal):
+            value.name = f"l{number}"
         return bytes(self._machine.emit_object(module))
