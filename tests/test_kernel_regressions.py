@@ -350,3 +350,31 @@ def test_gradients_of_one_extremum_are_summed_without_bias(
     want = (np.longdouble(shape[axis] - 5) * dy[0]).astype(np.float64)
     got = pb.cummin_backward(dy, x, axis=axis, ties=ties)[5]
     assert worst(got, want) <= 1
+
+
+@pytest.mark.parametrize("large", [1e280, 4e297])
+@pytest.mark.parametrize("before", [1e100, 1.7e308])
+def test_large_gradients_of_infinite_sums_reach_the_first_infinity(
+    before: float, large: float
+) -> None:
+    x = np.array([-2.0, 2, 3, 3, -1, 2, 2, 3, before, np.inf, 1, -1, 3, 0, -1, 3, 1, 1])
+    dy = np.ones_like(x)
+    dy[15] = large
+    dx = pb.logcumsumexp_backward(dy, x, pb.logcumsumexp(x))
+    assert dx[9] == large
+    assert not dx[10:].any()
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
+def test_zero_gradients_of_initial_values_have_one_sign_in_every_layout(
+    element: ElementKind,
+) -> None:
+    """What fills up the last tile of a line must not turn -0.0 into 0.0."""
+    rng, shape = np.random.default_rng(0), (64, 140)
+    x, dy = (rng.integers(-2, 4, shape).astype(element.dtype) for _ in range(2))
+    initial = np.ones(64, element.dtype)
+    turned = np.ascontiguousarray(x[:, ::-1])[:, ::-1]
+    y, h = pb.cumprod(x, initial=initial), pb.linear_scan(x, dy, initial=initial)
+    for backward, saved in (pb.cumprod_backward, y), (pb.linear_scan_backward, h):
+        plain = backward(dy, x, saved, initial=initial)[-1]
+        assert same_bits(backward(dy, turned, saved, initial=initial)[-1], plain)

@@ -397,3 +397,11 @@ def test_small_factors_beside_an_infinite_one() -> None:
     x[0] = 0
     assert np.isnan(pb.segment_prod(x, ids, 1)).all()
     assert np.isnan(oracle.segment_prod(x, ids, 1)).all()
+
+
+def test_a_gradient_of_zero_times_a_product_beyond_all_numbers_is_zero() -> None:
+    x, ids, dy = np.full(130, 1e308), np.zeros(130, np.int64), np.zeros(1)
+    assert not pb.segment_prod_backward(dy, x, ids).any()
+    assert not np.any(oracle.segment_prod_backward(dy, x, ids))
+    x[7] = np.inf
+    assert np.isnan(np.delete(oracle.segment_prod_backward(dy, x, ids), 7)).all()

@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "cumprod backward: nothing comes before the first step",
         f"{OP}/cpu_cumprod_backward.py",
-        "(0.0, 1.0, 1.0),\n        work=f64_lanes,\n        start=_start,",
-        "(0.0, 1.0, 0.0),\n        work=f64_lanes,\n        start=_start,",
+        "(-0.0, 1.0, 1.0),\n        work=f64_lanes,\n        start=_start,",
+        "(-0.0, 1.0, 0.0),\n        work=f64_lanes,\n        start=_start,",
         "wrong identity: the gradient of the first element is 0",
         (laws("cumprod_backward"),),
     ),

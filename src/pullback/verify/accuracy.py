@@ -145,6 +145,9 @@ def excused(
             count = max(v.size for v in arguments.values() if isinstance(v, np.ndarray))
             near = (np.abs(want) <= top) & (sizes * count > top / 4)
             vague |= near & ~np.isfinite(got)
+            # Terms that are divided one by one may be subnormal, and are rounded each.
+            least = np.longdouble(info.smallest_subnormal) * count
+            vague |= np.abs(got.astype(np.longdouble) - want) <= least
             sizes, sums = sizes * count, sums * count
         # Terms of one sign overflow to their infinity or fit, whatever the order.
         larger, smaller = (sizes + np.abs(sums)) / 2, (sizes - np.abs(sums)) / 2

@@ -94,7 +94,8 @@ def _row_gradient(g: Wide, p: Wide, b: Wide) -> Wide:
 def _alpha_gradient(g: Wide, found: Rows, nan: Array) -> Wide:
     """Σ dy·∂p/∂alpha: a = ∂p/∂b at fixed w, and c moves so that the row keeps its sum."""
     w, u, v, p, b, masked = found
-    support = p > 0
+    # Of a probability that f64 does not hold, dy is not read.
+    support = p.astype(np.float64) > 0
     s = np.where(support, b * w, 0)
     near = np.abs(s) < 1e-3
     series = sum((-1) ** k * (k + 1) / np.longdouble(k + 2) * s**k for k in range(8))

@@ -84,7 +84,7 @@ def _repair(outputs):
 
 
 _SCAN = Scan(
-    neutral=(1.0, 0.0),
+    neutral=(1.0, -0.0),
     work=_work,
     start=_start,
     within=_within,
@@ -180,7 +180,7 @@ def _repair_back(outputs):
 
 
 _SCAN_BACK = Scan(
-    neutral=(0.0, 1.0, 0.0),
+    neutral=(-0.0, 1.0, 0.0),
     work=_work,
     start=_start_back,
     within=_within_back,

@@ -176,7 +176,7 @@ def _edged_exclusive(columns, numbers, about):
 def _walks(name: str, ways: tuple[Function, ...], edged: Function, ahead: int) -> Walks:
     within, combine, apply = _careful_by(*ways)
     scan = Scan(
-        neutral=(0.0, 1.0, 1.0),
+        neutral=(-0.0, 1.0, 1.0),
         work=f64_lanes,
         start=_start,
         within=within,
@@ -282,11 +282,17 @@ def _fits(state, outputs):
     return stays_in_range(state, outputs) and all_lanes(size < INFINITY)
 
 
+@inlined
+def _shown_exact(state):
+    """Zeros keep their sign."""
+    return (select(state[1] == 0, state[0], state[0] + state[1]),)
+
+
 def _exact_walks(name: str, step_by: Function, edged: Function, ahead: int) -> Walks:
     """step_by(kept) has kept(number, error) -> the error that goes on."""
     combine, apply = _exact_by(step_by(error_in_range), _guarded)
     scan = Scan(
-        neutral=(0.0, 1.0, 1.0),
+        neutral=(-0.0, 1.0, 1.0),
         work=f64_lanes,
         start=_start_exact,
         within=_within_exact,
@@ -295,7 +301,7 @@ def _exact_walks(name: str, step_by: Function, edged: Function, ahead: int) -> W
         repair=repair,
         trial=(_fits, _within_exact, *_exact_by(step_by(any_error), _corrected)),
         serial=True,
-        shown=inlined(lambda state: (state[0] + state[1],)),
+        shown=_shown_exact,
         edged=edged,
         inputs=(0, 2, 3),
         ahead=(0, 0, ahead),

@@ -163,8 +163,8 @@ def entered(p, state, y):
     t, k, center = state
     ours = absolute(center) == INFINITY
     m, j = exp_up_to_border(p, y)
-    endless = (y == INFINITY) & (k == -infinite(k))
-    m, j = select(endless, 1.0, m), select(endless, -k, j)
+    endless = (y == INFINITY) & (k <= SMALLER - infinite(k))
+    m, j = select(endless, 1.0, m), select(endless, infinite(k), j)
     n, i = decay_between(p, y, k)
     return t * select(ours, n, m), select(
         ours, i + select(center < 0, SMALLER, like(k, 0.0)), k + j

@@ -85,11 +85,21 @@ def _product(rows: Wide) -> Wide:
     return np.asarray(np.where(endless, np.sign(rows), rows).prod(axis=0))
 
 
-def _product_of_others(rows: Wide) -> Wide:
-    one = np.ones_like(rows[:1])
-    before = np.multiply.accumulate(np.concatenate([one, rows[:-1]]), axis=0)
-    after = np.multiply.accumulate(np.concatenate([one, rows[:0:-1]]), axis=0)[::-1]
-    return np.asarray(before * after)
+def _times_others(g: Wide, rows: Wide) -> Wide:
+    """g times the product of all other rows. Their exponents are added up apart: a product may
+    leave the range of numbers and come back, and times 0 it is 0."""
+    numbers, exponents = np.frexp(rows)
+    small = np.abs(numbers) < np.sqrt(0.5)  # so that products of thousands stay near 1
+    numbers, exponents = np.where(small, 2 * numbers, numbers), exponents - small
+    before, after = _of_others(np.multiply, numbers, 1), _of_others(np.add, exponents, 0)
+    return np.asarray(np.ldexp(g * before, after))
+
+
+def _of_others(fold: np.ufunc, rows: Any, none: int) -> Any:
+    one = np.full_like(rows[:1], none)
+    before = fold.accumulate(np.concatenate([one, rows[:-1]]), axis=0)
+    after = fold.accumulate(np.concatenate([one, rows[:0:-1]]), axis=0)[::-1]
+    return fold(before, after)
 
 
 def reduction(reduce: Reduce, neutral: float = 0.0) -> Callable[..., Wide]:
@@ -205,4 +215,4 @@ segment_sum_backward = _linear_adjoint(lambda g, ones: g * ones)
 segment_mean_backward = _linear_adjoint(lambda g, ones: g * ones / np.longdouble(len(ones)))
 segment_max_backward = adjoint(lambda g, rows, ties: _to_holders(g, maximal(rows), ties))
 segment_min_backward = adjoint(lambda g, rows, ties: _to_holders(g, maximal(-rows), ties))
-segment_prod_backward = adjoint(lambda g, rows, _: np.asarray(g * _product_of_others(rows)))
+segment_prod_backward = adjoint(lambda g, rows, _: _times_others(g, rows))
