@@ -40,9 +40,11 @@ class Size:
 
 
 SMALL = Size((4, 8), 8)
+LINE = Size((1, 8), 8)  # too few lines for kernels that take several at once
 # Rows and columns, short and long, one row alone, results large enough to be written past caches.
 SIZES = (
     SMALL,
+    LINE,
     Size((8, 4), 8),
     Size((3, 4, 5), 8),
     Size((64, 1000), 1000),
@@ -228,7 +230,7 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
         (ElementKind.I64, ElementKind.I32) if any(s.holds for s in slots) else (ElementKind.I64,)
     )
     for size in SIZES:
-        for descriptor in descriptors(plan, size, options=size is SMALL):
+        for descriptor in descriptors(plan, size, options=size in (SMALL, LINE)):
             if descriptor.element is not element or op not in (None, plan.record.op(descriptor)):
                 continue
             ready = plan.select(Stream.cpu(), descriptor)
