@@ -111,3 +111,7 @@ def test_one_line_with_options_is_warmed_too(monkeypatch: pytest.MonkeyPatch) ->
     found = collect.requests(ahead.steps(["cumprod"], (F32,)))
     walks = {name.split()[0].rpartition(".cumprod_backward_")[2] for name in found}
     assert {"along", "along_back", "exclusive_along", "exclusive_along_back"} <= walks
+    # Those of offsets and of initial values.
+    begin = "pullback.cpu.extended.extended_begin f32"
+    assert {f"{begin} i32", f"{begin} i64"} <= found.keys()
+    assert {"pullback.cpu.piecewise.run_pieces f32 i64"} <= found.keys()

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from itertools import product
+from itertools import chain, product
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -230,7 +230,9 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
         (ElementKind.I64, ElementKind.I32) if any(s.holds for s in slots) else (ElementKind.I64,)
     )
     for size in SIZES:
-        for descriptor in descriptors(plan, size, options=size in (SMALL, LINE)):
+        small = size in (SMALL, LINE)
+        found = descriptors(plan, size, options=small)
+        for descriptor in chain.from_iterable(map(_extended, found)) if small else found:
             if descriptor.element is not element or op not in (None, plan.record.op(descriptor)):
                 continue
             ready = plan.select(Stream.cpu(), descriptor)
@@ -250,6 +252,17 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
                         ready.lay_out(arrays)
                     except PullbackError:
                         continue  # a combination of options the arguments rule out
+
+
+def _extended(descriptor: Any) -> Iterator[Any]:
+    """A scan as it is, over two pieces, from an initial value, and both."""
+    yield descriptor
+    if not hasattr(descriptor, "num_pieces"):
+        return
+    shape, axis = descriptor.input_shape, descriptor.scan_axis
+    for pieces, initial in ((2, False), (None, True), (2, True)):
+        kept = shape[:axis] + (() if pieces is None else (pieces,)) + shape[axis + 1 :]
+        yield replace(descriptor, num_pieces=pieces, initial_shape=kept if initial else None)
 
 
 CALLS = "calls"
