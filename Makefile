@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run docs fuzz test test-safe test-slow test-gpu test-machines test-aarch64 test-matrix wheels test-wheels hashes bench race mutants lint clean
+.PHONY: run docs fuzz test test-safe test-slow test-gpu test-ptx test-machines test-aarch64 test-matrix wheels test-wheels hashes bench race mutants lint clean
 
 # Kernels are compiled at their first call: what begins within half a minute of processor time. `pullback demo` runs all.
 run: $(VENV)/.core
@@ -14,12 +14,12 @@ docs: $(VENV)/.all
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 test: lint $(VENV)/.warm
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not ptx"
 	$(BIN)/pullback fuzz --cases 10000 --seed 20 --jobs 2
 
 # The same suite without native shortcuts (docs/environment.md).
 test-safe: $(VENV)/.warm
-	PULLBACK_SAFE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	PULLBACK_SAFE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not ptx"
 
 # Random calls with a fixed seed: `make fuzz MINUTES=30 SEED=7` for more.
 MINUTES ?= 2
@@ -37,6 +37,10 @@ test-slow: $(VENV)/.all
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu
+
+# The laws on what Triton compiles for sm_80, sm_90 and sm_100, executed by the emulator: no GPU needed.
+test-ptx: $(VENV)/.all
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m ptx
 
 # The table of hashes, in full, compiled for processors with SSE4.2, AVX2 and AVX-512.
 test-machines: $(VENV)/.all

@@ -24,6 +24,7 @@ from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut
 from pullback.verify import laws
 from pullback.verify.accuracy import bound_of
+from pullback.verify.emulated import run_emulated
 from pullback.verify.subject import Arguments, Subject, subjects
 
 GUARD = 64  # bytes of sentinel behind the workspace
@@ -71,9 +72,12 @@ class Interpreted(Subject):
         plan, tensors, outs = self.prepared(arguments, out)
         buffer = np.full(plan.workspace_size + GUARD, 0xA5, np.uint8)
         scratch = Workspace.of(buffer[: plan.workspace_size])
-        plan.run(Stream.cpu(), scratch, SimpleNamespace(**tensors))
+        self.execute(plan, scratch, tensors)
         assert (buffer[plan.workspace_size :] == 0xA5).all(), "wrote beyond the workspace"
         return outs
+
+    def execute(self, plan: Any, scratch: Any, tensors: dict[str, Any]) -> None:
+        plan.run(Stream.cpu(), scratch, SimpleNamespace(**tensors))
 
     @property
     def defaults(self) -> Arguments:
@@ -82,6 +86,16 @@ class Interpreted(Subject):
             for name, parameter in self.function.binder.parameters.items()
             if parameter.default is not parameter.empty
         }
+
+
+@dataclass(frozen=True)
+class Emulated(Interpreted):
+    """The same, compiled for a target and executed by the emulator."""
+
+    target: str = "sm_90"
+
+    def execute(self, plan: Any, scratch: Any, tensors: dict[str, Any]) -> None:
+        run_emulated(plan, scratch, tensors, self.target)
 
 
 def equals_the_oracle(subject: Subject, arguments: Arguments) -> float:

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor.doctor,
     "catalog": catalog.catalog,
     "gpu-report": gpu.gpu_report,
+    "gpu-counts": gpu.gpu_counts,
 }
 
 

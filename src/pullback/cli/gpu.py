@@ -1,4 +1,4 @@
-"""`gpu-report`: what every GPU kernel takes on every target."""
+"""`gpu-report`, `gpu-counts`: what GPU kernels take on every target, and what they do."""
 
 from __future__ import annotations
 
@@ -38,3 +38,51 @@ def gpu_report(
         screen.tell(screen.plain(row))
     if spilling:
         raise typer.Exit(1)
+
+
+def gpu_counts(
+    op: Annotated[str, typer.Option(help="Functions whose name contains this.")] = "",
+    element: Annotated[str, typer.Option(help="f16, bf16, f32 or f64.")] = "f32",
+    target: Annotated[str, typer.Option(help="sm_80, sm_90 or sm_100.")] = "sm_90",
+) -> None:
+    """Execute compiled kernels without a GPU and count what they do: launches, bytes, instructions.
+
+    Every function runs the largest case that its tests give GPU kernels, on the PTX emulator.
+    Instructions are counted per element of the largest tensor.
+
+    [dim]pullback gpu-counts --op cumsum
+    pullback gpu-counts --element bf16 --target sm_100[/dim]
+    """
+    from pullback.cli import screen
+    from pullback.contract.element import FLOATS
+    from pullback.verify.subject import subjects
+
+    try:
+        from pullback.verify import emulated
+    except ModuleNotFoundError as error:
+        raise screen.Mistake(f"this needs {error.name}: pip install 'pullback[gpu]'") from None
+    elements = {kind.value: kind for kind in FLOATS}
+    chosen = elements[screen.one_of("element", element, elements)]
+    screen.one_of("target", target, ("sm_80", "sm_90", "sm_100"))
+    found = [s for s in subjects().values() if op in s.name and emulated.on_gpu(s)]
+    if not found:
+        raise screen.Mistake(f"no function with GPU kernels is named like {op!r}")
+    columns = (">launches", ">asked", ">sectors", ">DRAM", ">/ minimum")
+    kinds = ("f64", "load_global", "store_global", "barrier")
+    heads = ("function", "case", *columns, *(f">{kind.partition('_')[0]}" for kind in kinds))
+    table = screen.table(f"{element} on {target}", *heads)
+    for subject in found:
+        done = emulated.counted(subject, chosen, target)
+        if done is None:
+            continue
+        counts = done.emulation.counts
+        bytes_ = (counts.read_bytes + counts.written_bytes, counts.sector_bytes, counts.dram_bytes)
+        table.add_row(
+            done.name,
+            screen.plain(done.case),
+            str(counts.launches),
+            *map(str, bytes_),
+            f"{done.excess:.2f}",
+            *(f"{done.instructions(kind):.2f}" for kind in kinds),
+        )
+    screen.show(table)

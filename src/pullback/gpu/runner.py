@@ -6,7 +6,9 @@ three words back, because only then can an error be raised."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,25 @@ from pullback.gpu.program import GpuProgram, Operand, Scratch, Sort, Step
 from pullback.gpu.tuning import warps_of
 
 Status = tuple[int, int, int]
+Executor = Callable[[Step, Mapping[str, Any]], None]
+
+
+def _interpreted(step: Step, arguments: Mapping[str, Any]) -> None:
+    interpret(step.kernel, step.grid, arguments)
+
+
+_EXECUTOR: ContextVar[Executor] = ContextVar("executor", default=_interpreted)
+
+
+@contextmanager
+def executing(executor: Executor) -> Iterator[None]:
+    """Launches on the CPU go to another executor than Triton's interpreter meanwhile."""
+    token = _EXECUTOR.set(executor)
+    try:
+        yield
+    finally:
+        _EXECUTOR.reset(token)
+
 
 _REGISTERS, _LANES, _MOST = 1 << 16, 32, 255  # of an NVIDIA multiprocessor, a warp, a thread
 
@@ -98,7 +119,7 @@ class TritonRunner:
             for name, value in pointers:
                 arguments[name] = _pointer(value, addresses, workspace)
             if self._device == "cpu":
-                interpret(step.kernel, step.grid, arguments)
+                _EXECUTOR.get()(step, arguments)
             else:
                 step.kernel[step.grid,](**arguments, **options(warps, self._arch))
         return self._status(workspace)
