@@ -45,6 +45,7 @@ class Code:
     constants: list[tuple[int, int, int]]
     special: dict[str, int]
     shared_shift: int
+    local_row: int
 
 
 @dataclass(slots=True)
@@ -66,8 +67,9 @@ class Decoder:
                 self._decode(statement, row)
             except (KeyError, IndexError, ValueError) as error:
                 raise UnknownPtx(f"{self.kernel.name}: `{statement.text}` ({error!r})") from None
+        local = self.local_row() if self.kernel.local[1] else -1
         constants = [(file, row, bits) for (file, bits), row in self.immediate.items()]
-        return Code(self.kernel, table, self.rows, constants, self.special, self.narrowest)
+        return Code(self.kernel, table, self.rows, constants, self.special, self.narrowest, local)
 
     def _decode(self, statement: Statement, row: Any) -> None:
         self.name, *rest = statement.opcode
@@ -111,12 +113,21 @@ class Decoder:
             return self.constant(file, _FIXED[text])
         if text.startswith("%") or text in self.kernel.registers:
             return self.into(text, file)
+        if text == self.kernel.local[0]:
+            return self.local_row()
         if text == "global_smem":
             return self.constant(file, 0)
         if text[:2] in ("0f", "0F", "0d", "0D"):
             return self.constant(file, int(text[2:], 16))
         number = int(text.rstrip("U"), 0)
-        return self.constant(file, -number if file == PREDICATES else number)
+        return self.constant(file, (number and t.FULL) if file == PREDICATES else number)
+
+    def local_row(self) -> int:
+        """Where the stack of each thread begins."""
+        name = self.kernel.local[0]
+        if name not in self.known:
+            self.known[name] = DOUBLES, self._new(DOUBLES)
+        return self.known[name][1]
 
     def constant(self, file: int, bits: int) -> int:
         bits &= (1 << 64) - 1 if file == DOUBLES else t.FULL

@@ -16,7 +16,8 @@ from pullback.gpu.emulator.decode import (
     members,
 )
 
-_SPACES = ("param", "shared", "shared::cta", "global")
+_SPACES = ("param", "shared", "shared::cta", "global", "local")
+_PLACES = {"shared": t.SHARED, "global": t.GLOBAL, "local": t.LOCAL}
 _ATOMS = {
     "add": t.ADD, "min": t.MIN, "max": t.MAX, "and": t.AND, "or": t.OR, "xor": t.XOR,
     "exch": t.EXCH, "cas": t.CAS,
@@ -30,15 +31,17 @@ def _kind(row: Any, name: str) -> None:
 
 
 def _space(words: Sequence[str]) -> str:
-    (space,) = (word for word in words if word in _SPACES)
-    return space.removesuffix("::cta")
+    found = [word for word in words if word in _SPACES]
+    return found[0].removesuffix("::cta") if found else "local"
 
 
 def _memory(d: Decoder, words: Sequence[str], address: str, row: Any) -> tuple[str, int]:
     """Space and type; the row says where."""
     space, element = _space(words), TYPES[words[-1]]
     shared = space == "shared"
-    row[t.OP], row[t.TYPE] = t.SHARED if shared else t.GLOBAL, element
+    row[t.OP], row[t.TYPE] = _PLACES[space], element
+    if space == "local" and not d.kernel.local[1]:
+        raise ValueError("an address of unknown space")
     row[t.A], row[t.FLAGS] = d.address(address, shared)
     if shared:
         d.narrowest = min(d.narrowest, t.BYTES[element].bit_length() - 1)

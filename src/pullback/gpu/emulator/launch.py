@@ -160,8 +160,13 @@ class _Machine:
             files[file][:, row] = bits
 
     def give(self, spans: Sequence[Span]) -> None:
-        buffers = self._take((max(len(spans), 1), t.BUFFER_WORDS), np.int64, t.BUFFERS)
-        for buffer, span in zip(buffers, spans, strict=True):
+        stacks = self._stacks()
+        count = len(spans) + len(stacks)
+        buffers = self._take((max(count, 1), t.BUFFER_WORDS), np.int64, t.BUFFERS)
+        for buffer, stack in zip(buffers[len(spans) :], stacks, strict=False):
+            low = stack.ctypes.data
+            buffer[t.LOW], buffer[t.HIGH], buffer[t.WRITABLE] = low, low + stack.nbytes, 1
+        for buffer, span in zip(buffers, spans, strict=False):
             shift = span.itemsize.bit_length() - 1
             marks = [_Marks(8 * ((span.nbytes >> shift) + 1)) for _ in range(2)]
             sectors = _Marks((span.nbytes >> 5) + 2)
@@ -170,8 +175,21 @@ class _Machine:
             buffer[t.WRITABLE], buffer[t.SHIFT] = span.writable, shift
             buffer[t.READERS], buffer[t.WRITERS] = (mark.address for mark in marks)
             buffer[t.SECTORS] = sectors.address
-        self.task[t.BUFFER_COUNT] = len(spans)
+        self.task[t.BUFFER_COUNT] = count
         self.task[t.LAST_BUFFER] = self.task[t.BUFFERS]
+
+    def _stacks(self) -> list[Any]:
+        """The memory of single threads, if there is any."""
+        nbytes = -(-self.code.kernel.local[1] // 16) * 16
+        if not nbytes:
+            return []
+        threads = self.code.kernel.threads
+        stack = np.zeros(threads * nbytes + 16, np.uint8)
+        self.kept.append(stack)
+        low = -(-stack.ctypes.data // 16) * 16
+        places = low + nbytes * np.arange(threads, dtype=np.uint64)
+        self.doubles[:, self.code.local_row] = places.reshape(-1, t.LANES)
+        return [stack]
 
     def run(self) -> Counts:
         call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native_launch())

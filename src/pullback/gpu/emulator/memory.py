@@ -166,6 +166,8 @@ def global_access(task, pc, lane, address, nbytes, access):
     if access != READS and buffer[t.WRITABLE] == 0:
         fail(task, t.READ_ONLY, pc, lane, address, nbytes, 0)
         return False
+    if buffer[t.READERS] == 0:  # a thread's own
+        return True
     readers, writers = as_i64_pointer(buffer[t.READERS]), as_i64_pointer(buffer[t.WRITERS])
     start, shift = address - buffer[t.LOW], buffer[t.SHIFT]
     for at in range(start >> shift, (start + nbytes - 1 >> shift) + 1):
@@ -225,6 +227,6 @@ def _buffer_near(task, address):
     for number in range(task[t.BUFFER_COUNT]):
         place = task[t.BUFFERS] + number * t.BUFFER_WORDS * 8
         buffer = as_i64_pointer(place)
-        if buffer[t.LOW] < address + 32 and address < buffer[t.HIGH]:
+        if buffer[t.READERS] and buffer[t.LOW] < address + 32 and address < buffer[t.HIGH]:
             return place
     return task[t.BUFFERS]

@@ -11,6 +11,7 @@ _PARAMETER = re.compile(r"\.param\s+\.(\w+)\b[^,\n)]*?\b(\w+)\s*(?=,|\n|\))")
 _THREADS = re.compile(r"\.reqntid\s+(\d+)")
 _REGISTERS = re.compile(r"^\.reg\s+\.(\w+)\s+(%?[\w$]+)(?:<(\d+)>)?$")
 _LOCATION = re.compile(r"^\.loc\s+(\d+)\s+(\d+)")
+_LOCAL = re.compile(r"^\.local\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\]$")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LABEL = re.compile(r"^([$\w]+):\s*")
 _STATEMENT = re.compile(r"^(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
@@ -39,6 +40,7 @@ class Kernel:
     registers: dict[str, str] = field(default_factory=dict)
     statements: list[Statement] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    local: tuple[str, int] = "", 0  # the stack of a thread: its name and bytes
 
 
 class UnknownPtx(NotImplementedError):
@@ -90,6 +92,10 @@ def _add(kernel: Kernel, chunk: str, line: str) -> None:
         kernel.labels[label[1]] = len(kernel.statements)
         chunk = chunk[label.end() :]
     if not chunk or chunk.startswith((".pragma", ".file", ".section")):
+        return
+    local = _LOCAL.match(chunk)
+    if local:
+        kernel.local = local[1], int(local[2])
         return
     registers = _REGISTERS.match(chunk)
     if registers:

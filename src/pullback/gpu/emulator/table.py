@@ -48,7 +48,7 @@ EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN = range(14)
 UP, DOWN, BFLY, IDX = range(4)
 ANY, ALL, UNI, BALLOT = range(4)
 TO_EVEN, TO_ZERO, TO_MINUS, TO_PLUS, AS_IS = range(5)  # roundings of cvt
-SHARED, GLOBAL = range(2)
+SHARED, GLOBAL, LOCAL = range(3)
 COPY, COMMIT, WAIT = range(3)
 
 # --- types --------------------------------------------------------------------------------------
@@ -71,7 +71,8 @@ RETURNS: Final = 64  # atom, not red
 
 KINDS: Final = (
     "f64", "f32", "f16", "special", "integer", "compare", "convert", "move", "branch", "shuffle",
-    "barrier", "load_global", "store_global", "load_shared", "store_shared", "atomic", "other",
+    "barrier", "load_global", "store_global", "load_shared", "store_shared", "load_local",
+    "store_local", "atomic", "other",
 )  # fmt: skip
 
 # --- words of a launch --------------------------------------------------------------------------
@@ -87,7 +88,7 @@ KINDS: Final = (
 ) = range(46)  # fmt: skip
 
 # Of a buffer: bounds, whether it may be written, log2 of an element's bytes, one word for each
-# element's readers and writer, one byte for each sector.
+# element's readers and writer, one byte for each sector; none for the memory of single threads.
 LOW, HIGH, WRITABLE, SHIFT, READERS, WRITERS, SECTORS, BUFFER_WORDS = range(8)
 
 # Of a warp: where it stands, which lanes have not ended, whether it waits; then a place per lane.
