@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -232,6 +233,21 @@ def test_bytes_launches_and_instructions_are_counted() -> None:
     assert counts.programs == 3
     assert counts.read_bytes == counts.written_bytes == x.nbytes
     assert x.nbytes <= counts.dram_bytes // 2 <= x.nbytes + 64
-    assert counts.sector_bytes == counts.dram_bytes
+    assert counts.dram_bytes <= counts.sector_bytes <= 1.1 * counts.dram_bytes
     assert counts.instructions["barrier"] > 0
     assert counts.instructions["load_global"] == x.size // 4
+
+
+def test_the_command_prints_what_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = pytest.importorskip("pullback.cli.app")
+    asked = ["pullback", "gpu-counts", "--op", "log_softmax_backward", "--element", "bf16"]
+    monkeypatch.setattr(sys, "argv", asked)
+    assert commands.run() == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "log_softmax" in line)
+    cells = [cell.strip() for cell in re.split(r"[|\u2502]", row.strip())]
+    name = cells.index("log_softmax_backward")
+    launches, asked_bytes, sector_bytes = map(int, cells[name + 2 : name + 5])
+    assert launches >= 1
+    assert sector_bytes >= asked_bytes > 0

@@ -113,9 +113,7 @@ class Decoder:
             return self.constant(file, _FIXED[text])
         if text.startswith("%") or text in self.kernel.registers:
             return self.into(text, file)
-        if text == self.kernel.local[0]:
-            return self.local_row()
-        if text == "global_smem":
+        if text in ("global_smem", self.kernel.local[0]):
             return self.constant(file, 0)
         if text[:2] in ("0f", "0F", "0d", "0D"):
             return self.constant(file, int(text[2:], 16))

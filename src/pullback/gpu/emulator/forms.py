@@ -184,6 +184,11 @@ def move(d: Decoder, words: Sequence[str], operands: Sequence[str], row: Any) ->
             row[t.DST] = d.into(into, file_of(element))
             row[t.V : t.V + 2] = [d.value(p, part) for p in parts]
         return
+    if d.name == "cvta" and "local" in words:  # from an offset to an address
+        row[t.UNIT], row[t.OP], row[t.TYPE] = t.INT64, t.ADD, element
+        row[t.DST], row[t.A] = d.into(into, DOUBLES), d.value(source, element)
+        row[t.B] = d.local_row()
+        return
     row[t.UNIT], row[t.TYPE] = t.MOV, element
     row[t.DST], row[t.A] = d.into(into, file_of(element)), d.value(source, element)
 
