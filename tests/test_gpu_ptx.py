@@ -80,7 +80,7 @@ def test_every_case_equals_the_oracle(
     subject: Interpreted, element: ElementKind, target: str
 ) -> None:
     """The cases of each variant are dealt out over the targets; few of them run on all."""
-    share = 1 if tiles(subject.family).alone else 3
+    share = 2 if tiles(subject.family).alone else 4
     by_variant: dict[str, list[tuple[str, Arguments]]] = {}
     for name, arguments in trials(subject, element, share):
         by_variant.setdefault(name[name.rindex("{") :], []).append((name, arguments))
