@@ -1,9 +1,9 @@
 """Scan a file that does not fit in memory, window by window.
 
-A window starts from what the windows before it handed on (`initial=`). The carry is kept wider than
-the data: windows of float32 are scanned in float64 and rounded once, so that results do not depend
-on where windows begin. Run it with no arguments: it makes a file, scans it in windows, and compares
-with the scan of the whole.
+Plans that carry a state start from what the window before has left, one float64 for each row: a
+window of float32 is scanned in float64 and rounded once, so that results do not depend on where
+windows begin. Run it with no arguments: it makes a file, scans it in windows, and compares with the
+scan of the whole.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pullback as pb
 
 Array = np.ndarray[Any, Any]
+CPU = pb.Stream.cpu()
 
 
 def windows(data: Array, steps: int) -> Iterator[slice]:
@@ -26,31 +27,38 @@ def windows(data: Array, steps: int) -> Iterator[slice]:
         yield slice(begin, min(begin + steps, data.shape[-1]))
 
 
-def running_sum(data: Array, out: Array, steps: int) -> None:
-    carry = np.full(data.shape[:-1], -0.0)  # which changes no sum
+def described(x: Array) -> dict[str, Any]:
+    about = {"input_shape": x.shape, "scan_axis": x.ndim - 1, "element": pb.ElementKind.of(x)}
+    return {**about, "stateful": True}
+
+
+def scanned(kind: pb.ScanKind, data: Array, out: Array, steps: int) -> Array:
+    """Every window of `data` into `out`; the state after the last."""
+    state, carried = None, np.empty(data.shape[:-1])
     for at in windows(data, steps):
-        scanned = pb.cumsum(data[..., at].astype(np.float64), initial=carry)
-        out[..., at], carry = scanned, scanned[..., -1]
+        x, y = data[..., at], out[..., at]
+        plan = pb.ScanPlan.select(CPU, pb.ScanDescriptor(kind=kind, **described(x)))
+        args = pb.ScanArgs(x=x, y=y, state=state, final_state=carried)
+        plan.run(CPU, pb.Workspace.allocate(plan), args)
+        state = carried
+    return carried
 
 
-def running_max(data: Array, out: Array, steps: int) -> None:
-    carry = np.full(data.shape[:-1], -np.inf, data.dtype)  # of its own dtype: nothing is rounded
+def recurrence(decay: Array, data: Array, out: Array, steps: int) -> Array:
+    """h[j] = decay*h[j-1] + data[j]."""
+    state, carried = None, np.empty(data.shape[:-1])
     for at in windows(data, steps):
-        scanned = pb.cummax(np.ascontiguousarray(data[..., at]), initial=carry)
-        out[..., at], carry = scanned, scanned[..., -1]
-
-
-def recurrence(decay: float, data: Array, out: Array, steps: int) -> None:
-    carry = np.zeros(data.shape[:-1])
-    for at in windows(data, steps):
-        scanned = pb.linear_scan(decay, data[..., at].astype(np.float64), initial=carry)
-        out[..., at], carry = scanned, scanned[..., -1]
-
-
-DECAY = float(np.float32(0.99))  # the factor that float32 data have
+        b, h = data[..., at], out[..., at]
+        desc = pb.LinearScanDescriptor(a_shape=decay.shape, **described(b))
+        plan = pb.LinearScanPlan.select(CPU, desc)
+        args = pb.LinearScanArgs(a=decay, b=b, h=h, state=state, final_state=carried)
+        plan.run(CPU, pb.Workspace.allocate(plan), args)
+        state = carried
+    return carried
 
 
 def main(rows: int = 4, steps: int = 300_000, window: int = 32_000) -> None:
+    decay = np.float32([0.99])
     with tempfile.TemporaryDirectory() as folder:
         shape = (rows, steps)
         data = np.memmap(Path(folder, "data"), np.float32, "w+", shape=shape)
@@ -58,9 +66,9 @@ def main(rows: int = 4, steps: int = 300_000, window: int = 32_000) -> None:
         data[:] = np.random.default_rng(0).normal(size=shape)
         whole = np.array(data)
         for name, scan, wanted in (
-            ("cumsum", running_sum, pb.cumsum(whole)),
-            ("cummax", running_max, pb.cummax(whole)),
-            ("linear_scan", lambda *a: recurrence(DECAY, *a), pb.linear_scan(DECAY, whole)),
+            ("cumsum", lambda *a: scanned(pb.ScanKind.CUMSUM, *a), pb.cumsum(whole)),
+            ("cummax", lambda *a: scanned(pb.ScanKind.CUMMAX, *a), pb.cummax(whole)),
+            ("linear_scan", lambda *a: recurrence(decay, *a), pb.linear_scan(decay, whole)),
         ):
             scan(data, out, window)
             differ = int((np.asarray(out) != wanted).sum())

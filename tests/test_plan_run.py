@@ -40,6 +40,37 @@ def test_a_repeated_run_hits_the_cache() -> None:
         assert same_bits(again.y, SUMS)
 
 
+def test_a_repeated_run_of_a_carried_state_hits_the_cache() -> None:
+    """With bits of the first; of every kind, from a state and from none."""
+    kinds = (pb.ScanKind.CUMSUM, pb.ScanKind.CUMMAX, None)
+    for kind in kinds:
+        about = {"input_shape": X.shape, "scan_axis": 1, "element": pb.ElementKind.F32}
+        if kind is None:
+            desc: Any = pb.LinearScanDescriptor(stateful=True, **about)
+            plan: Any = pb.LinearScanPlan(desc, "cpu", pb.BackendKind.NUMBA)
+        else:
+            desc = pb.ScanDescriptor(kind=kind, stateful=True, **about)
+            plan = pb.ScanPlan(desc, "cpu", pb.BackendKind.NUMBA)
+        memory, state = Workspace.allocate(plan), np.ones(3)
+        for given in (None, state):
+            results = []
+            for _ in range(2):
+                y, final = np.empty_like(X), np.empty(3)
+                states = {"state": given, "final_state": final}
+                plan.run(
+                    CPU,
+                    memory,
+                    pb.LinearScanArgs(a=X, b=X, h=y, **states)
+                    if kind is None
+                    else pb.ScanArgs(x=X, y=y, **states),
+                )
+                results.append((y, final))
+            (y, final), (again, last) = results
+            assert same_bits(y, again)
+            assert same_bits(final, last)
+            np.testing.assert_array_equal(y[:, -1], final)
+
+
 OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "no stream": (None, NONE, args()),
     "no workspace": (CPU, None, args()),

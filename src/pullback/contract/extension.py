@@ -152,10 +152,12 @@ def check_not_extended(op: str, desc: Any, where: str) -> None:
         "exclusive": desc.exclusive,
         "initial": desc.initial_shape is not None,
         "offsets": desc.num_pieces is not None,
+        "stateful": desc.stateful,
     }
     for argument, given in asked.items():
         if given:
-            default, got = ("False", "True") if argument == "exclusive" else ("None", "an array")
+            flag = argument in ("exclusive", "stateful")
+            default, got = ("False", "True") if flag else ("None", "an array")
             raise Unsupported(
                 op, argument, f"{default} on {where}; on the CPU it may be given", got
             )

@@ -155,3 +155,12 @@ def gradients(about: Pieces, backward: Callable[..., Any], *given: Elements) -> 
     found = about.each(backward, *given)
     dx = about.whole([about.gradient(rows, p) for p, rows in enumerate(found)])
     return (dx, about.d_initial(found)) if about.leads else dx
+
+
+def last_of(results: Array, desc: Any, state: Array | None, identity: float) -> Array:
+    """The state that an inclusive scan leaves: its last result, or what it started from."""
+    axis, shape = desc.scan_axis, desc.input_shape or (1,)
+    if shape[axis]:
+        return np.asarray(np.take(results.reshape(shape), 0 if desc.reverse else -1, axis))
+    rest = shape[:axis] + shape[axis + 1 :]
+    return np.full(rest, identity) if state is None else np.array(state)

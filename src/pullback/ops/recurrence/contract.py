@@ -8,7 +8,8 @@ the backward it is the forward's flag):
     da[j] = g[j]·h[j-1]                      db[j] = g[j]
 
 `a` broadcasts to the shape of `b`, and its gradient is summed back. `exclusive`, `initial` and
-`offsets` are those of the scans (contract/extension); an initial value is h[-1].
+`offsets` are those of the scans (contract/extension); an initial value is h[-1], as is the state
+that a `stateful` plan takes (contract/state).
 
 The backward is a linear recurrence again, so this op is closed under differentiation. The
 derivatives of derivatives of products and log-sum-exps are made of it.
@@ -45,7 +46,9 @@ from pullback.contract.record import (
     check_flag,
     check_shape,
 )
+from pullback.contract.state import FINAL_STATE, STATE, check_stateful, state_bytes
 from pullback.ops.recurrence import oracle
+from pullback.ops.scan_oracle import last_of
 from pullback.plan.plan import Plan
 
 
@@ -58,7 +61,7 @@ class RecurrenceKind(Enum):
 @dataclass(frozen=True, kw_only=True)
 class LinearScanDescriptor:
     """A linear recurrence along one axis. `a_shape` is that of the factors, None if they have the
-    shape of the input."""
+    shape of the input. A `stateful` plan takes a state and leaves one."""
 
     input_shape: tuple[int, ...]
     scan_axis: int
@@ -68,6 +71,7 @@ class LinearScanDescriptor:
     exclusive: bool = False
     initial_shape: tuple[int, ...] | None = None
     num_pieces: int | None = None
+    stateful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +81,16 @@ class LinearScanBackwardDescriptor(LinearScanDescriptor):
 
 @dataclass(kw_only=True, slots=True)
 class LinearScanArgs:
+    """`state`, float64 without the axis, is h[-1] of a stateful plan, None at the beginning;
+    `final_state` is written, and may be the same memory."""
+
     a: Any
     b: Any
     h: Any
     initial: Any = None
     offsets: Any = None
+    state: Any = None
+    final_state: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -100,7 +109,7 @@ def _shape(desc: LinearScanDescriptor) -> tuple[int, ...]:
     return desc.input_shape
 
 
-def _validate(desc: LinearScanDescriptor, op: str) -> None:
+def _validate(desc: LinearScanDescriptor, op: str, backward: bool = False) -> None:
     check_element(op, desc.element)
     check_shape(op, "input_shape", desc.input_shape)
     check_axis(op, "scan_axis", desc.scan_axis, len(desc.input_shape))
@@ -111,6 +120,7 @@ def _validate(desc: LinearScanDescriptor, op: str) -> None:
             expected = f"of a shape that broadcasts to {desc.input_shape}"
             raise InvalidProblem(op, "a", expected, f"shape {desc.a_shape}")
     check_extension(op, desc)
+    check_stateful(op, desc, backward)
 
 
 def _factors(desc: LinearScanDescriptor) -> tuple[int, ...]:
@@ -141,6 +151,8 @@ def _extension(desc: LinearScanDescriptor) -> Extension:
 
 
 def _workspace(desc: LinearScanDescriptor) -> int:
+    if desc.stateful:
+        return state_bytes(desc, STAGED, own=True)
     return arena(_extension(desc), STAGED, desc.element.itemsize)[TOTAL]
 
 
@@ -168,9 +180,21 @@ def _options(desc: LinearScanDescriptor, initial: Any, offsets: Any) -> dict[str
 
 
 def _reference(
-    desc: LinearScanDescriptor, a: Any, b: Any, h: Any, initial: Any = None, offsets: Any = None
+    desc: LinearScanDescriptor,
+    a: Any,
+    b: Any,
+    h: Any,
+    initial: Any = None,
+    offsets: Any = None,
+    state: Any = None,
+    final_state: Any = None,
 ) -> dict[str, Any]:
-    return {"h": oracle.linear_scan(a, b, **_options(desc, initial, offsets))}
+    options = _options(desc, initial if state is None else state, offsets)
+    found = {"h": oracle.linear_scan(a, b, **options)}
+    if desc.stateful:
+        whole = oracle.linear_scan(a, b, **{**options, "exclusive": False})
+        found["final_state"] = last_of(whole, desc, state, 0.0)
+    return found
 
 
 def _reference_backward(
@@ -202,6 +226,8 @@ class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
             Slot("h", _shape, Role.OUT, in_place_of=("a", "b")),
             INITIAL_VALUE,
             OFFSETS,
+            STATE,
+            FINAL_STATE,
         ),
         kind=_kind,
         op=lambda _: "linear_scan",
@@ -237,7 +263,7 @@ class LinearScanBackwardPlan(Plan[LinearScanBackwardDescriptor, LinearScanBackwa
         ),
         kind=_kind,
         op=lambda _: "linear_scan_backward",
-        validate=lambda desc: _validate(desc, "linear_scan_backward"),
+        validate=lambda desc: _validate(desc, "linear_scan_backward", True),
         guarantee=_guarantee,
         backends={
             BackendKind.NUMBA: "pullback.ops.recurrence.cpu:backward",

@@ -12,12 +12,13 @@ from typing import Any
 from pullback.cpu.blocks import both
 from pullback.cpu.edges import at_step
 from pullback.cpu.emit import inlined
-from pullback.cpu.extended_program import extended_program
+from pullback.cpu.extended_program import extended_program, with_slots
 from pullback.cpu.memory import filled_wide
 from pullback.cpu.numerics import has_nan, one_nan_each, times
 from pullback.cpu.program import Program
 from pullback.cpu.scan import Scan, exclusive_of
 from pullback.cpu.scan_program import scan_program
+from pullback.cpu.stateful_program import stateful_program
 from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import any_lane, fma, like, select
 from pullback.cpu.walks import Walks
@@ -273,10 +274,22 @@ def _backward(
     return scan_program(walks, desc, (dh, a, h, da, db), against=True, edges=edges)
 
 
-def forward(desc: Any, a: Any, b: Any, h: Any, initial: Any, offsets: Any) -> Program:
+def forward(
+    desc: Any,
+    a: Any,
+    b: Any,
+    h: Any,
+    initial: Any,
+    offsets: Any,
+    state: Any,
+    final_state: Any,
+) -> Program:
     tensors = list(zip(STAGED, (a, b, h), strict=True))
+    if desc.stateful:
+        return stateful_program(desc, _forward, tensors, state, final_state, own=True, identity=0.0)
     own = desc.num_pieces is None
-    return extended_program(desc, _forward, tensors, initial, offsets, own=own)
+    found = extended_program(desc, _forward, tensors, initial, offsets, own=own)
+    return with_slots(found, 5, 7)
 
 
 def backward(

@@ -13,7 +13,8 @@ forward's flag. In the order of the scan, for an axis of n elements:
                   dx[j] = e^(x[j]-y[j])·S[j],  S[j] = dy[j] + e^(y[j]-y[j+1])·S[j+1]
 
 `exclusive` gives what was scanned before each element, `initial` is scanned before the first, and
-`offsets` are borders at which the scan starts anew (contract/extension).
+`offsets` are borders at which the scan starts anew (contract/extension). A `stateful` plan starts
+from the state that another run has left, and leaves its own (contract/state).
 
 No backward divides, and all are linear. NaN wins an extremum and stays; NaNs tie with each other,
 as do zeros of either sign, and the value written is the winner's own bits.
@@ -56,8 +57,10 @@ from pullback.contract.record import (
     check_option,
     check_shape,
 )
+from pullback.contract.state import FINAL_STATE, STATE, check_stateful, state_bytes
 from pullback.ops.scan import oracle
 from pullback.ops.scan.recomputed import carried_bytes
+from pullback.ops.scan_oracle import last_of
 from pullback.plan.plan import Plan
 
 EXTREMA = (ScanKind.CUMMAX, ScanKind.CUMMIN)
@@ -69,7 +72,8 @@ NEEDS_Y = (ScanKind.CUMPROD, ScanKind.LOG_CUMSUM_EXP)
 class ScanDescriptor:
     """A forward scan. `ties` decides which of equal extrema cummax and cummin report. An initial
     value has `initial_shape`, which broadcasts to the input's without the axis, or, where offsets
-    are given, with `num_pieces` in place of the axis; there is one offset more than pieces."""
+    are given, with `num_pieces` in place of the axis; there is one offset more than pieces. A
+    `stateful` plan takes a state and leaves one."""
 
     kind: ScanKind
     input_shape: tuple[int, ...]
@@ -80,6 +84,7 @@ class ScanDescriptor:
     exclusive: bool = False
     initial_shape: tuple[int, ...] | None = None
     num_pieces: int | None = None
+    stateful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +94,17 @@ class ScanBackwardDescriptor(ScanDescriptor):
 
 @dataclass(kw_only=True, slots=True)
 class ScanArgs:
-    """`indices`, optional: for cummax and cummin, the position of each running extremum."""
+    """`indices`, optional: for cummax and cummin, the position of each running extremum. `state`,
+    float64 without the axis, is what a stateful scan starts from, None at the beginning;
+    `final_state` is written, and may be the same memory."""
 
     x: Any
     y: Any
     indices: Any = None
     initial: Any = None
     offsets: Any = None
+    state: Any = None
+    final_state: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,11 +143,15 @@ def _validate(desc: ScanDescriptor, op: str) -> None:
 
 
 def _validate_forward(desc: ScanDescriptor) -> None:
-    _validate(desc, getattr(desc.kind, "value", "scan"))
+    op = getattr(desc.kind, "value", "scan")
+    _validate(desc, op)
+    check_stateful(op, desc)
 
 
 def _validate_backward(desc: ScanDescriptor) -> None:
-    _validate(desc, f"{getattr(desc.kind, 'value', 'scan')}_backward")
+    op = f"{getattr(desc.kind, 'value', 'scan')}_backward"
+    _validate(desc, op)
+    check_stateful(op, desc, backward=True)
 
 
 def _shape(desc: ScanDescriptor) -> tuple[int, ...]:
@@ -214,6 +227,11 @@ def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
     return Extension.of(desc, own and desc.num_pieces is None)
 
 
+def carries(desc: ScanDescriptor) -> bool:
+    """Whether the kernels of a scan take a state and leave one themselves."""
+    return desc.kind in (ScanKind.CUMSUM, ScanKind.CUMPROD)
+
+
 def recomputed_bytes(desc: ScanDescriptor) -> int:
     """Of the workspace, for a y that is not kept."""
     if desc.kind not in NEEDS_Y or keeps_y(desc):
@@ -224,6 +242,8 @@ def recomputed_bytes(desc: ScanDescriptor) -> int:
 def _workspace(desc: ScanDescriptor) -> int:
     extension, tensors = extension_of(desc), staged(desc)
     used = tensors if desc.kind in EXTREMA else tensors[:2]
+    if desc.stateful:
+        return state_bytes(desc, used, carries(desc))
     return arena(extension, used, desc.element.itemsize)[TOTAL]
 
 
@@ -251,13 +271,19 @@ def _reference(
     indices: Any = None,
     initial: Any = None,
     offsets: Any = None,
+    state: Any = None,
+    final_state: Any = None,
 ) -> dict[str, Any]:
-    options = _options(desc, initial, offsets)
+    options = _options(desc, initial if state is None else state, offsets)
+    scan, found = getattr(oracle, desc.kind.value), {}
+    if desc.stateful:
+        whole = scan(x, **{**options, "exclusive": False})
+        found["final_state"] = last_of(whole, desc, state, IDENTITY[desc.kind])
     if desc.kind not in EXTREMA:
-        return {"y": getattr(oracle, desc.kind.value)(x, **options)}
+        return {"y": scan(x, **options), **found}
     options.update(ties=desc.ties.value, return_indices=True)
-    values, positions = getattr(oracle, desc.kind.value)(x, **options)
-    return {"y": values, "indices": positions}
+    values, positions = scan(x, **options)
+    return {"y": values, "indices": positions, **found}
 
 
 def _reference_backward(
@@ -301,6 +327,8 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
             ),
             INITIAL_VALUE,
             OFFSETS,
+            STATE,
+            FINAL_STATE,
         ),
         kind=lambda desc: desc.kind,
         op=_op,

@@ -10,10 +10,13 @@ from pullback.contract.kinds import ScanKind, TieRule
 from pullback.cpu.extended_program import extended_program, with_slots
 from pullback.cpu.program import Program
 from pullback.cpu.scan_program import scan_program
+from pullback.cpu.stateful_program import stateful_program
 from pullback.cpu.walks import Walks
 from pullback.ops.scan.contract import (
     EXTREMA,
+    IDENTITY,
     NEEDS_Y,
+    carries,
     extension_of,
     keeps_y,
     recomputed_bytes,
@@ -86,12 +89,27 @@ def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, edges: Any = (None, N
     return cpu_ways.backward(desc, dy, dx, x, y)
 
 
-def forward(desc: Any, x: Any, y: Any, indices: Any, initial: Any, offsets: Any) -> Program:
+def forward(
+    desc: Any,
+    x: Any,
+    y: Any,
+    indices: Any,
+    initial: Any,
+    offsets: Any,
+    state: Any,
+    final_state: Any,
+) -> Program:
     extension = extension_of(desc)
-    if extension.is_plain:
-        return with_slots(_forward(desc, x, y, indices), 3, 5)
     tensors = list(zip(staged(desc), (x, y, indices), strict=True))
-    return extended_program(desc, _forward, tensors, initial, offsets, own=extension.own)
+    if desc.stateful:
+        own, identity = carries(desc), IDENTITY[desc.kind]
+        return stateful_program(
+            desc, _forward, tensors, state, final_state, own=own, identity=identity
+        )
+    if extension.is_plain:
+        return with_slots(_forward(desc, x, y, indices), 3, 7)
+    found = extended_program(desc, _forward, tensors, initial, offsets, own=extension.own)
+    return with_slots(found, 5, 7)
 
 
 def backward(
