@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from pullback.contract.element import ElementKind
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import Phase, Program, bits_of, grain_for
@@ -118,12 +119,15 @@ def _loss_program(desc: Any, kernel: Kernel, classes: Any, *views: Any) -> Progr
     rows = prod(row_shape(desc))
     phases = (replace(_phase(desc, loops, kernel), count=rows),)
     walk, beta = axis_words(loops), loss_alpha(desc) - 1.0
-    words = (bits_of(beta), int(desc.keep), cpu_loss.WALK - cpu_loss.WORDS + len(walk), *walk)
+    narrow = classes is not None and classes.element is ElementKind.I32
+    there = cpu_loss.WALK - cpu_loss.WORDS + len(walk)
+    words = (bits_of(beta), int(desc.keep), int(narrow), there, *walk)
     if classes is None:
         return Program(phases, words)
-    check = Phase(cpu_loss.check_classes, rows, max(rows, 1))
+    # Whatever the element is: it reads classes alone.
+    check = Phase(cpu_loss.check_classes, rows, max(rows, 1), ElementKind.F64)
     ordered = axis_words(_in_order(desc, _strides(desc, classes)))
-    return Program((check, *phases), (*words, *ordered), classes.element)
+    return Program((check, *phases), (*words, *ordered))
 
 
 def loss(desc: Any, x: Any, target: Any, classes: Any, loss: Any, p: Any) -> Program:

@@ -11,9 +11,9 @@ import numpy as np
 
 from pullback.cpu.elementary import log
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import index_pointer, kernel, pointer, real, set_word, word, words
+from pullback.cpu.kernel import kernel, pointer, real, set_word, word, words
 from pullback.cpu.loops import extent, offset
-from pullback.cpu.memory import get, read, read_wide
+from pullback.cpu.memory import as_i32_pointer, as_i64_pointer, get, read, read_wide
 from pullback.cpu.program import DETAIL, STATUS, TENSORS
 from pullback.cpu.tiles import by_type, stack
 from pullback.cpu.vector import (
@@ -56,7 +56,8 @@ from pullback.ops.entmax.cpu_rows import (
 
 SLOTS = 5  # x, target, classes, loss, p; dy, target, classes, p, dx
 WORDS = TENSORS + SLOTS
-BETA, KEEP, ORDERED, WALK = WORDS, WORDS + 1, WORDS + 2, WORDS + 3
+# NARROW: whether classes are i32, so that one kernel serves both.
+BETA, KEEP, NARROW, ORDERED, WALK = (WORDS + k for k in range(5))
 BAD_CLASS = 1
 
 
@@ -68,8 +69,15 @@ def _digits(p):
 
 
 @inlined
+def class_at(task, i):
+    if word(task, NARROW) != 0:
+        return read_wide(as_i32_pointer(word(task, TENSORS + 2)), i)
+    return as_i64_pointer(word(task, TENSORS + 2))[i]
+
+
+@inlined
 def class_of(task, w, row):
-    return read_wide(index_pointer(task, TENSORS + 2), offset(w, 2, row))
+    return class_at(task, offset(w, 2, row))
 
 
 @inlined
@@ -195,7 +203,7 @@ def check_classes(task, lo, hi):
     """Find the first class that is none, in the order of the tensor."""
     w, n = words(task, WORDS + word(task, ORDERED)), extent(words(task, WALK))
     for row in range(lo, hi):
-        c = read_wide(index_pointer(task, TENSORS + 2), offset(w, 0, row))
+        c = class_at(task, offset(w, 0, row))
         if c < 0 or c >= n:
             set_word(task, DETAIL, row)
             set_word(task, DETAIL + 1, c)
