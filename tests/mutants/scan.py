@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "scans: lines that run backwards are loaded a step too early",
         "cpu/tile_rows.py",
-        "            low = b.sub(first, I64(B - 1)) if back else first",
-        "            low = b.sub(first, I64(B)) if back else first",
+        "low, apart = b.sub(first, b.mul(back, I64(B - 1))), pitch",
+        "low, apart = b.sub(first, b.mul(back, I64(B))), pitch",
         "off by one for negative strides",
         (laws("cumsum"), Fuzz("cumsum")),
     ),
@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "cummin: initial values keep their sign",
-        "cpu/walks.py",
+        "cpu/edges.py",
         "            state = begun(none, signed(word(task, SIGN), initial))",
         "            state = begun(none, initial)",
         "minima start from the negated initial value",

@@ -3,9 +3,9 @@
 running(f, v)           v0, f(v0, v1), f(f(v0, v1), v2), ... over the columns of a block
 each(f, c, v)           f(c, v0), f(c, v1), ...
 both(f, u, v)           f(u0, v0), f(u1, v1), ...
-passed_on(combine, p, state, total, walk, back)
+passed_on(combine, p, state, total, walk)
                         what enters the block of each lane, and the state after all of them
-step_numbers(p, first, v, walk, back)   the number of each lane's first step
+step_numbers(p, first, v, walk)         the number of each lane's first step
 """
 
 from llvmlite import ir
@@ -92,45 +92,39 @@ def _chained(combine, state, total):
     return by_halves
 
 
-def _block_order(size: int, W: int, back: int) -> list[int]:
-    """In which lane each block of a line is."""
-    order = lane_order(size, W)
-    return order[::-1] if back else order
-
-
 @op
-def _in_order(p: Pointer, v: types.BaseTuple, there: Lane, back: Lane):
-    """Lanes from the order of memory to that of blocks (1), and back (0)."""
-    order = _block_order(size_of(p), v[0].n, back.literal_value)
+def _in_order(p: Pointer, v: types.BaseTuple, there: Lane):
+    """Lanes from the order of a tile to that of blocks (1), and back (0)."""
+    order = lane_order(size_of(p), v[0].n)
     lanes = order if there.literal_value else [order.index(k) for k in range(len(order))]
 
     def emit(b, _p, v_, *_):
         parts = (b.extract_value(v_, i) for i in range(len(v)))
         return packed(b, [shuffle(b, x, x, lanes) for x in parts])
 
-    return v(p, v, there, back), emit
+    return v(p, v, there), emit
 
 
 @by_type
-def passed_on(combine, p, state, total, walk, back):
+def passed_on(combine, p, state, total, walk):
     if walk.literal_value != ALONG:
-        return lambda combine, p, state, total, walk, back: (state, combine(state, total))
+        return lambda combine, p, state, total, walk: (state, combine(state, total))
 
-    def lane_by_lane(combine, p, state, total, walk, back):
-        entering, state = _chained(combine, state, _in_order(p, total, 1, back))
-        return _in_order(p, entering, 0, back), state
+    def lane_by_lane(combine, p, state, total, walk):
+        entering, state = _chained(combine, state, _in_order(p, total, 1))
+        return _in_order(p, entering, 0), state
 
     return lane_by_lane
 
 
 @op
-def step_numbers(p: Pointer, first: types.Integer, v: Vec, walk: Lane, back: Lane):
+def step_numbers(p: Pointer, first: types.Integer, v: Vec, walk: Lane):
     numbers = Vec(types.int64, v.n)
-    order = _block_order(size_of(p), v.n, back.literal_value)
+    order = lane_order(size_of(p), v.n)
     apart = steps_of_block(p) if walk.literal_value == ALONG else 0
 
     def emit(b, _p, first_, *_):
         own = ir.Constant(numbers.llvm, [apart * order.index(k) for k in range(v.n)])
         return b.add(splatted(b, first_, v.n), own)
 
-    return numbers(p, types.int64, v, walk, back), emit
+    return numbers(p, types.int64, v, walk), emit

@@ -9,9 +9,10 @@ from the element size and is part of the bits; W is not. Three walks place the l
 
 The rows of ALONG and LINES are transposed in registers. Two steps of 16 bits are transposed as one
 word and split afterwards. A *cursor* is (pointer, index of step 0 of line 0, step along the line,
-pitch from line to line). `back` says that the steps of all cursors run against memory order.
+pitch from line to line). `back` is 1 where the steps of all cursors run against memory order, else
+0: a kernel serves both directions.
 
-    block_of(p)  lanes_along(p, back)  lanes_lines(p, tensors)  lanes_across(p)    B and W
+    block_of(p)  lanes_along(p)  lanes_lines(p, tensors)  lanes_across(p)    B and W
     loads(neutral, ahead) -> load_tile(cursors, k, c, left, like, walk, back, unordered)
     store_tile(p, cursors, k, c, left, values, streaming, mode, walk, back)
 """
@@ -43,9 +44,9 @@ from pullback.cpu.transpose import SIDE, columns_of_rows, rows_of_columns
 # How a store encodes: any number; no NaN among them; values that came from such memory.
 ANY, NUMBERS, EXACT = range(3)
 # Blocks of a tile along a line by element size: one register of the working type, or the fastest.
-# Descending stores of 64-byte registers that are not aligned cost bf16 cumsum_backward 4096x4096
-# 1.5 to 2.3 times its time.
-ASCENDING, DESCENDING = {2: 16, 4: 4, 8: 4}, {2: 8, 4: 4, 8: 4}
+# 16 blocks of bf16 would need descending stores of 64-byte registers, which take cumsum_backward
+# 4096x4096 1.5 to 2.3 times as long where they are not aligned.
+LANES_ALONG = {2: 8, 4: 4, 8: 4}
 LINE_BYTES = 64
 
 
@@ -64,8 +65,8 @@ def lanes_of_lines(size: int, tensors: int) -> int:
 
 
 @op
-def lanes_along(p: Pointer, back: Lane):
-    return literal((DESCENDING if back.literal_value else ASCENDING)[size_of(p)], p, back)
+def lanes_along(p: Pointer):
+    return literal(LANES_ALONG[size_of(p)], p)
 
 
 @op
@@ -136,12 +137,12 @@ def _loaded(rows: Rows, dtype: types.Type, unordered: bool, count, neutral) -> l
         registers = _registers(rows, places, kind, count, neutral)
         as_they_are = unordered and width == rows.W and len(registers) == SIDE
         words += registers if as_they_are else columns_of_rows(b, registers)
-    words = rows.placed(words, True)
+    words = words if unordered else rows.placed(words, True)
     if size_of(p) == 2:
         columns = [v for w in words for v in _split(b, p, w, dtype)]
     else:
         columns = [decoded(b, p, w, dtype) for w in words]
-    return columns[::-1] if rows.back else columns
+    return columns if unordered else rows.in_walk_order(columns)
 
 
 def _split(b, p, words, dtype):
@@ -171,7 +172,7 @@ def loads(neutral: tuple[float, ...], ahead: tuple[int, ...]) -> Callable:
         left: types.Integer,
         like: Vec,
         walk: Lane,
-        back: Lane,
+        back: types.Integer,
         unordered: Lane,
     ):
         main = cursors[0][0]
@@ -179,12 +180,12 @@ def loads(neutral: tuple[float, ...], ahead: tuple[int, ...]) -> Callable:
         tile = types.UniTuple(like, B)
         anyhow = bool(unordered.literal_value) and walk.literal_value == ALONG
 
-        def emit(b, cursors_, k_, c_, left_, *_):
+        def emit(b, cursors_, k_, c_, left_, _like, _walk, back_, _unordered):
             tiles = []
             for t, cursor in enumerate(cursors):
                 rows = Rows(
                     b, cursor[0], _cursor_of(b, cursors_, t), (k_, c_), like.n, B,
-                    walk.literal_value, back.literal_value, main,
+                    walk.literal_value, back_, main,
                 )  # fmt: skip
                 count = b.sub(left_, I64(ahead[t]))
                 tiles.append(packed(b, _loaded(rows, like.dtype, anyhow, count, neutral[t])))
@@ -192,7 +193,7 @@ def loads(neutral: tuple[float, ...], ahead: tuple[int, ...]) -> Callable:
 
         tiles = types.UniTuple(tile, len(cursors))
         numbers = [types.int64] * 3
-        return tiles(cursors, *numbers, like, walk, back, unordered), emit
+        return tiles(cursors, *numbers, like, walk, types.int64, unordered), emit
 
     return op(load_tile)
 
@@ -240,12 +241,12 @@ def _write(b, pointer, at, v, nbytes, back):
 
 def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
     b, p = rows.b, rows.p
-    columns = columns[::-1] if rows.back and rows.walk != ACROSS else columns
     registers: list[tuple[Any, Any]] = []
     if rows.walk == ACROSS:
         raw = [_encoded(b, p, c, dtype, mode) for c in columns]
         registers, nbytes = list(zip(rows.places, raw, strict=True)), LINE_BYTES
     else:
+        columns = rows.in_walk_order(columns)
         if size_of(p) == 2:
             pairs = (columns[k : k + 2] for k in range(0, len(columns), 2))
             words = [_paired(b, p, pair, dtype, mode) for pair in pairs]
@@ -256,12 +257,18 @@ def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
             four = words[g * SIDE : (g + 1) * SIDE]
             registers += zip(places, rows_of_columns(b, four, width), strict=True)
         nbytes = 16
-    # In the order of the walk: a cache line that two tiles share is then completed at once.
-    registers = registers[::-1] if rows.back else registers
 
-    def in_pieces_of(nbytes):
-        for at, v in registers:
-            _write(b, rows.pointer, at, v, nbytes, rows.back)
+    def in_pieces_of(nbytes, back=False):
+        for at, v in registers[::-1] if back and rows.together else registers:
+            _write(b, rows.pointer, at, v, nbytes, back)
+
+    def streamed():
+        if rows.walk == ACROSS:
+            in_pieces_of(nbytes)
+            return
+        # In the order of the walk: a cache line that two tiles share is then completed at once.
+        runs_back = b.icmp_signed("!=", rows.back, I64(0))
+        either(b, runs_back, lambda: in_pieces_of(nbytes, True), lambda: in_pieces_of(nbytes))
 
     def masked():
         mask = rows.mask(count)
@@ -275,7 +282,7 @@ def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
         if registers[0][1].type.count * lane_bytes(registers[0][1].type) % nbytes:
             plainly()
         else:
-            either(b, streaming, lambda: in_pieces_of(nbytes), plainly)
+            either(b, streaming, streamed, plainly)
 
     if rows.may_be_short:
         either(b, b.icmp_signed("<", count, I64(rows.B)), masked, all_of_them)
@@ -300,20 +307,20 @@ def store_tile(
     streaming: types.Boolean,
     mode: Lane,
     walk: Lane,
-    back: Lane,
+    back: types.Integer,
 ):
     """To each cursor its columns; none to no cursors. p: whose lane order it is."""
 
-    def emit(b, _p, cursors_, k_, c_, left_, values_, streaming_, *_):
+    def emit(b, _p, cursors_, k_, c_, left_, values_, streaming_, _mode, _walk, back_):
         for t, cursor in enumerate(cursors):
             tile = values[t]
             rows = Rows(
                 b, cursor[0], _cursor_of(b, cursors_, t), (k_, c_), tile[0].n, len(tile),
-                walk.literal_value, back.literal_value, p,
+                walk.literal_value, back_, p,
             )  # fmt: skip
             columns = [b.extract_value(values_, [t, s]) for s in range(len(tile))]
             _stored(rows, columns, tile[0].dtype, left_, streaming_, mode.literal_value)
 
     numbers = [types.int64] * 3
-    sig = types.void(p, cursors, *numbers, values, types.boolean, mode, walk, back)
+    sig = types.void(p, cursors, *numbers, values, types.boolean, mode, walk, types.int64)
     return sig, emit

@@ -15,25 +15,24 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, Lane, constant, llvm_call, op, splatted
+from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, Lane, constant, llvm_call, op
 from pullback.cpu.memory import STORAGE, encoded
-from pullback.cpu.tile_rows import ACROSS, ALONG, packed, size_of
+from pullback.cpu.tile_rows import ACROSS, ALONG, first_lanes, packed, size_of
 from pullback.cpu.transfer import block_at, either, lane_bytes, masked_store
 
 PIECE = 32  # bytes that move at once
 
 
 @op
-def boxes_for(cursors: types.BaseTuple, W: Lane, B: Lane, walk: Lane, back: Lane):
+def boxes_for(cursors: types.BaseTuple, W: Lane, B: Lane, walk: Lane, back: types.Integer):
     lanes, steps = W.literal_value, B.literal_value
-    ahead = 1 - 2 * back.literal_value
-    if walk.literal_value == ACROSS:
-        start, step, pitch = 0, lanes, 1
-    else:
-        row = lanes * steps if walk.literal_value == ALONG else steps
-        start, step, pitch = (row - 1) * back.literal_value, ahead, steps
+    row = lanes * steps if walk.literal_value == ALONG else steps
 
-    def emit(b, _cursors, *_):
+    def emit(b, _cursors, _W, _B, _walk, back_):
+        if walk.literal_value == ACROSS:
+            places = I64(0), I64(lanes), I64(1)
+        else:
+            places = b.mul(back_, I64(row - 1)), b.sub(I64(1), b.mul(back_, I64(2))), I64(steps)
         boxes = []
         for cursor in cursors:
             element = LLVM_ELEMENT[cursor[0].dtype]
@@ -41,10 +40,10 @@ def boxes_for(cursors: types.BaseTuple, W: Lane, B: Lane, walk: Lane, back: Lane
                 memory = b.alloca(ir.ArrayType(element, lanes * steps))
                 memory.align = 64
             place = b.bitcast(memory, element.as_pointer())
-            boxes.append(packed(b, [place, I64(start), I64(step), I64(pitch)]))
+            boxes.append(packed(b, [place, *places]))
         return packed(b, boxes) if boxes else ir.Constant(ir.LiteralStructType([]), ir.Undefined)
 
-    return cursors(cursors, W, B, walk, back), emit
+    return cursors(cursors, W, B, walk, types.int64), emit
 
 
 def _filled(b, p, pointer, n: int, neutral: float) -> None:
@@ -118,7 +117,7 @@ class MaskedRows:
     are neighbours. Each travels by one access with a mask. No machine below AVX-512 masks lanes of
     16 bits: those go in pieces."""
 
-    def __init__(self, b, cursor, box, shape, walk: int, back: int) -> None:
+    def __init__(self, b, cursor, box, shape, walk: int, back: ir.Value) -> None:
         self.b, self.back = b, back
         self.pointer, self.start, *by = cursor
         near, far = (1, 0) if walk == ACROSS else (0, 1)
@@ -127,15 +126,14 @@ class MaskedRows:
         self.kind = ir.VectorType(self.pointer.type.pointee, self.n)
 
     def lie_well(self) -> ir.Value:
-        return self.b.icmp_signed("==", self.near, I64(1 - 2 * self.back))
+        way = self.b.sub(I64(1), self.b.mul(self.back, I64(2)))
+        return self.b.icmp_signed("==", self.near, way)
 
     def mask(self, count: ir.Value) -> ir.Value:
-        numbers = list(range(self.n))[:: -1 if self.back else 1]
-        kind = ir.VectorType(I64, self.n)
-        return self.b.icmp_signed("<", ir.Constant(kind, numbers), splatted(self.b, count, self.n))
+        return first_lanes(self.b, self.n, count, self.back)
 
     def place(self, r: ir.Value) -> ir.Value:
-        low = self.b.sub(self.start, I64((self.n - 1) * self.back))
+        low = self.b.sub(self.start, self.b.mul(self.back, I64(self.n - 1)))
         return self.b.add(low, self.b.mul(r, self.far))
 
     def boxed(self, r: ir.Value) -> ir.Value:
@@ -205,14 +203,14 @@ def copies_in(neutral: tuple[float, ...], ahead: tuple[int, ...]) -> Callable:
         W: Lane,
         B: Lane,
         walk: Lane,
-        back: Lane,
+        back: types.Integer,
     ):
         way, lanes, block = walk.literal_value, W.literal_value, B.literal_value
 
-        def one(b, t, source, box, steps_, lines_):
+        def one(b, t, source, box, steps_, lines_, back_):
             p = cursors[t][0]
             sizes = _sizes(way, steps_, lines_)
-            rows = MaskedRows(b, source, box, _sizes(way, block, lanes), way, back.literal_value)
+            rows = MaskedRows(b, source, box, _sizes(way, block, lanes), way, back_)
 
             def fill():
                 _filled(b, p, box[0], lanes * block, neutral[t])
@@ -223,14 +221,14 @@ def copies_in(neutral: tuple[float, ...], ahead: tuple[int, ...]) -> Callable:
 
             _by_rows(b, p, rows, way, lambda: rows.copy_in(*sizes, neutral[t], fill), in_pieces)
 
-        def emit(b, cursors_, boxes_, k_, c_, steps_, lines_, left_, *_):
+        def emit(b, cursors_, boxes_, k_, c_, steps_, lines_, left_, _W, _B, _walk, back_):
             for t in range(len(cursors)):
                 there = b.sub(left_, I64(ahead[t]))
                 count = b.select(b.icmp_signed("<", steps_, there), steps_, there)
                 source, box = _unpacked(b, cursors_, t, k_, c_), _unpacked(b, boxes_, t)
-                one(b, t, source, box, count, lines_)
+                one(b, t, source, box, count, lines_, back_)
 
-        return types.void(cursors, boxes, *[types.int64] * 5, W, B, walk, back), emit
+        return types.void(cursors, boxes, *[types.int64] * 5, W, B, walk, types.int64), emit
 
     return op(copy_in)
 
@@ -246,21 +244,21 @@ def copy_out(
     W: Lane,
     B: Lane,
     walk: Lane,
-    back: Lane,
+    back: types.Integer,
 ):
     way, lanes, block = walk.literal_value, W.literal_value, B.literal_value
 
-    def one(b, p, target, box, sizes):
-        rows = MaskedRows(b, target, box, _sizes(way, block, lanes), way, back.literal_value)
+    def one(b, p, target, box, sizes, back_):
+        rows = MaskedRows(b, target, box, _sizes(way, block, lanes), way, back_)
         _by_rows(
             b, p, rows, way,
             lambda: rows.copy_out(*sizes),
             lambda: _moved(b, box, target, *sizes, way),
         )  # fmt: skip
 
-    def emit(b, cursors_, boxes_, k_, c_, steps_, lines_, *_):
+    def emit(b, cursors_, boxes_, k_, c_, steps_, lines_, _W, _B, _walk, back_):
         for t, cursor in enumerate(cursors):
             target, box = _unpacked(b, cursors_, t, k_, c_), _unpacked(b, boxes_, t)
-            one(b, cursor[0], target, box, _sizes(way, steps_, lines_))
+            one(b, cursor[0], target, box, _sizes(way, steps_, lines_), back_)
 
-    return types.void(cursors, boxes, *[types.int64] * 4, W, B, walk, back), emit
+    return types.void(cursors, boxes, *[types.int64] * 4, W, B, walk, types.int64), emit

@@ -12,12 +12,13 @@ from pullback.cpu.loops import between, offset, step
 from pullback.cpu.scan_words import FIRST_WORD
 
 # Words of a scan: lines that lie side by side, how many of them an item takes, whether outputs go
-# past the caches, whether every tensor walks the axis by 1 or by -1, 0 or -1 for a reversed scan,
-# where the links of `shared` begin; which words have the addresses of the initial value and of what
-# is asked for at the end, 0 if there is none; which tensors of the layout these are; the sign bit
-# where all elements of a scan that FLIPS are negated, else 0.
+# past the caches, by how much every tensor walks the axis if that is 1 or -1, else 0; 0 or -1 for a
+# reversed scan, where the links of `shared` begin; which words have the addresses of the initial
+# value and of what is asked for at the end, 0 if there is none; which tensors of the layout these
+# are; the sign bit where all elements of a scan that FLIPS are negated, else 0; whether it is
+# exclusive.
 ROW, STRIP, STREAMS, STRAIGHT, REVERSED, LINKS = (FIRST_WORD + k for k in range(6))
-INITIAL, FINAL, EDGES, SIGN, AXIS = (FIRST_WORD + k for k in range(6, 11))
+INITIAL, FINAL, EDGES, SIGN, EXCLUSIVE, AXIS = (FIRST_WORD + k for k in range(6, 12))
 
 
 @inlined

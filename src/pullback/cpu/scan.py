@@ -16,14 +16,14 @@ of its own, based on the value of the chunks before. A thread that must wait for
 its chunk without outputs meanwhile.
 
 A line with an initial value starts from the state that `begun` makes of it; what is asked for at
-the end of a line is what `shown` makes of the last state. An exclusive scan is another scan
-(`exclusive_of`) of the same states: the results of a step are those of the state before it.
+the end of a line is what `shown` makes of the last state. In an exclusive scan the results of a
+step are what `shown` makes of the state before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pullback.cpu.blocks import each, passed_on, step_numbers
@@ -54,12 +54,14 @@ class Scan:
                             leave the state as it is; lanes and steps come in any order
     shown(state)            -> for each output its value
     begun(none, initial)    -> the state before a line that has an initial value
+    empty(none)             -> the state before a line of an exclusive scan, if it is another
     numbered                within(columns, numbers, about): the number of each lane's first step,
                             and what there is to know about the line
     edged(columns, numbers, about)   -> the columns of the first and last tile of a line
 
     `about` is (steps of a line, 0 or -1 for a reversed scan, number of the first step, number
-    after the last step, initial value, whether there is one, the sign bit or 0: see `flips`).
+    after the last step, initial value, whether there is one, the sign bit or 0: see `flips`,
+    whether the scan is exclusive).
     """
 
     neutral: tuple[float, ...]  # what each input is beyond the end of a line
@@ -77,9 +79,11 @@ class Scan:
     rebased: Callable[..., Any] | None = None
     shown: Callable[..., Any] | None = None
     begun: Callable[..., Any] | None = None
+    empty: Callable[..., Any] | None = None
     edged: Callable[..., Any] | None = None
     numbered: bool = False
     flips: bool = False  # the first input and output are negated if the program says so
+    delays: bool = False  # it is exclusive if the program says so; it has one output
     serial: bool = False  # blocks of a line are no shorter way than its steps: prefer `lines`
     mode: int = ANY  # how outputs are encoded
     inputs: tuple[int, ...] = (0,)  # slots of the plan's record
@@ -96,31 +100,20 @@ class Scan:
         return len(self.inputs) + self.results
 
 
-@by_type
-def _delayed(first, outputs):
-    """Each output a step later."""
-    if len(outputs) == 1:
-        return lambda first, outputs: ((first[0], *outputs[0][:-1]),)
-    return lambda first, outputs: ((first[0], *outputs[0][:-1]), (first[1], *outputs[1][:-1]))
-
-
-def exclusive_of(scan: Scan, **changes: Any) -> Scan:
-    """The scan whose results are those of the state before each step. Where tiles leave the state
-    as it is, that is the same."""
+def _outputs(scan: Scan, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """(entering, inner, about) -> what `apply` makes of them, or in an exclusive scan what it makes
+    of the steps before."""
     shown: Any = scan.shown
 
-    def delayed(apply: Callable[..., Any]) -> Callable[..., Any]:
-        return inlined(lambda entering, inner: _delayed(shown(entering), apply(entering, inner)))
+    @inlined
+    def delayed(entering, inner, about):
+        v = apply(entering, inner)
+        if about[7]:
+            v = ((shown(entering)[0], *v[0][:-1]),)
+        return v
 
-    def with_delay(way: tuple[Callable[..., Any], ...]) -> tuple[Callable[..., Any], ...]:
-        return (*way[:-1], delayed(way[-1])) if way else ()
-
-    return replace(
-        scan,
-        apply=delayed(scan.apply),
-        fast=with_delay(scan.fast),
-        trial=with_delay(scan.trial),
-        **changes,
+    return (
+        delayed if scan.delays else inlined(lambda entering, inner, about: apply(entering, inner))
     )
 
 
@@ -154,12 +147,12 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     within = scan.within
     if scan.numbered:
         inner_of = inlined(
-            lambda columns, p, number, about, walk, back: within(
-                columns, step_numbers(p, number, columns[0][0], walk, back), about
+            lambda columns, p, number, about, walk: within(
+                columns, step_numbers(p, number, columns[0][0], walk), about
             )
         )
     else:
-        inner_of = inlined(lambda columns, p, number, about, walk, back: within(columns))
+        inner_of = inlined(lambda columns, p, number, about, walk: within(columns))
     usual = _careful(scan, inner_of)
     if scan.fast:
         usual = _either(scan, usual)
@@ -174,7 +167,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
         columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
         steps = block_of(p) * W if walk == ALONG else block_of(p)
         if number <= about[2] or number + steps >= about[3]:
-            numbers = step_numbers(p, number, columns[0][0], walk, back)
+            numbers = step_numbers(p, number, columns[0][0], walk)
             columns = edged(columns, numbers, about)
         return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 
@@ -202,30 +195,30 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
 
 
 def _careful(scan: Scan, inner_of: Callable[..., Any]) -> Callable[..., Any]:
-    combine, apply, repair, mode = scan.combine, scan.apply, scan.repair, scan.mode
-    stored, signed = _stored_if_rare(scan), _signed(scan)
+    combine, repair, mode = scan.combine, scan.repair, scan.mode
+    outputs, stored, signed = _outputs(scan, scan.apply), _stored_if_rare(scan), _signed(scan)
 
     @inlined
-    def scanned(p, columns, number, about, state, walk, back):
-        inner, total = inner_of(columns, p, number, about, walk, back)
-        entering, after = passed_on(combine, p, state, total, walk, back)
-        return apply(entering, inner), after
+    def scanned(p, columns, number, about, state, walk):
+        inner, total = inner_of(columns, p, number, about, walk)
+        entering, after = passed_on(combine, p, state, total, walk)
+        return outputs(entering, inner, about), after
 
     @inlined
     def exact(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
-        v, after = scanned(p, columns, number, about, state, walk, back)
+        v, after = scanned(p, columns, number, about, state, walk)
         store_tile(p, outs, k, c, left, signed(v, about), streaming, mode, walk, back)
         return after
 
     @inlined
     def repaired(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
-        v, after = scanned(p, columns, number, about, state, walk, back)
+        v, after = scanned(p, columns, number, about, state, walk)
         store_tile(p, outs, k, c, left, repair(v), streaming, ANY, walk, back)
         return after
 
     @inlined
     def if_rare(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
-        v, after = scanned(p, columns, number, about, state, walk, back)
+        v, after = scanned(p, columns, number, about, state, walk)
         stored(p, outs, k, c, left, v, about, after, streaming, walk, back)
         return after
 
@@ -253,14 +246,14 @@ def _stored_if_rare(scan: Scan) -> Callable[..., Any]:
 
 def _either(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
     may, within, combine, apply = scan.fast
-    stored = _stored_if_rare(scan)
+    outputs, stored = _outputs(scan, apply), _stored_if_rare(scan)
 
     @inlined
     def either(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
         if may(state, columns):
             inner, total = within(columns)
-            entering, after = passed_on(combine, p, state, total, walk, back)
-            v = apply(entering, inner)
+            entering, after = passed_on(combine, p, state, total, walk)
+            v = outputs(entering, inner, about)
             stored(p, outs, k, c, left, v, about, after, streaming, walk, back)
             return after
         return careful(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
@@ -270,12 +263,13 @@ def _either(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tried(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
     fits, within, combine, apply = scan.trial
+    outputs = _outputs(scan, apply)
 
     @inlined
     def tried(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
         inner, total = within(columns)
-        entering, after = passed_on(combine, p, state, total, walk, back)
-        v = apply(entering, inner)
+        entering, after = passed_on(combine, p, state, total, walk)
+        v = outputs(entering, inner, about)
         if fits(after, v):
             store_tile(p, outs, k, c, left, v, streaming, NUMBERS, walk, back)
             return after

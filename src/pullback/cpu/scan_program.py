@@ -45,10 +45,9 @@ def scan_program(
     n, count, size = loops.extent, loops.rest.count, desc.element.itemsize
     reverse = desc.reverse != against
     steps = {-s if reverse else s for s in loops.steps[: len(views)]} if n > 1 else {1}
-    back = steps == {-1}
     inner = loops.rest.extents[-1] if loops.rest.extents else 1
     lanes = lanes_of_lines(size, walks.scan.tensors)
-    straight = steps in ({1}, {-1})
+    straight = next(iter(steps)) if steps in ({1}, {-1}) else 0
     walk, columns, strip, links = "along", 1, 1, 0
     if loops.columns:
         walk, columns, strip = "across", inner, SIDE
@@ -68,12 +67,14 @@ def scan_program(
     streaming = pays and walks.scan.results == 1 and streams(n * count * size)
     axis = axis_words(loops, reverse)
     words = [0] * (1 + MOST_TENSORS - len(views))
-    words += [columns, strip, int(streaming), int(straight), -1 if desc.reverse else 0]
+    words += [columns, strip, int(streaming), straight, -1 if desc.reverse else 0]
     words += [AXIS + len(axis)]
     words += [0 if e is None else TENSORS + len(views) + 2 * k for k, e in enumerate(edges)]
     words += [len(views), sign_bit(desc.element) if negated else 0]
+    words += [int(walks.scan.delays and desc.exclusive)]
     words += [*axis, *(0,) * (LINK_WORDS * links)]
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)
-    kernel = walks.kernels[walk + ("_back" if back and walk != "across" else "")]
-    return Program((Phase(kernel, items, grain),), tuple(words), axis=AXIS)
+    if straight < 0 and f"{walk}_back" in walks.kernels:
+        walk = f"{walk}_back"
+    return Program((Phase(walks.kernels[walk], items, grain),), tuple(words), axis=AXIS)

@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, shuffle, splatted
-from pullback.cpu.transfer import lane_bytes
+from pullback.cpu.transfer import either, lane_bytes
 from pullback.cpu.transpose import SIDE, lane_order
 
 ALONG, LINES, ACROSS = range(3)
@@ -31,7 +31,7 @@ def packed(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
 
 class Rows:
     """The rows of one tensor's tile in memory: `places` of `width` words each, by groups of four
-    columns of words."""
+    columns of words. `back` is 1 where the steps of a line run against memory order, else 0."""
 
     def __init__(self, b, p, cursor, at, W, B, walk, back, main):
         self.b, self.p, self.W, self.B = b, p, W, B
@@ -49,27 +49,37 @@ class Rows:
             return
         self.columns_of_words = B // 2 if size == 2 else B
         self.per_word = 2 if size == 2 else 1
-        if walk == LINES:
-            first = b.add(first, b.mul(c, pitch))
-            low = b.sub(first, I64(B - 1)) if back else first
-            self.starts = [b.add(low, b.mul(pitch, I64(r))) for r in range(W)]
-        else:
-            low = b.sub(first, I64(B * W - 1)) if back else first
-            self.starts = [b.add(low, I64(B * r)) for r in range(W)]
         # Rows that lie one after the other come in whole registers, several to each.
-        self.together = walk == ALONG and lane_bytes_of(self.word) == 4 and B * size == 4 * SIDE
-        self.lanes = None
+        same = lane_bytes_of(self.word) == 4 and B * size == 4 * SIDE
+        self.together = walk == ALONG and same and W > SIDE
+        # The lowest address of the first row, and how far it is to the next.
+        low, apart = b.sub(first, b.mul(back, I64(B - 1))), pitch
+        if walk == LINES:
+            low = b.add(low, b.mul(c, pitch))
+        elif self.together:
+            low, apart = b.sub(first, b.mul(back, I64(B * W - 1))), I64(B)
+        else:
+            apart = b.sub(I64(B), b.mul(back, I64(2 * B)))
+        self.starts = [b.add(low, b.mul(apart, I64(r))) for r in range(W)]
+        self.lanes = self.lanes_back = list(range(W))
         if walk == ALONG:
+            # Lane order[r] of the tile is block r of the walk, which transposing puts in own[r].
             order = lane_order(size_of(main), W)
             own = lane_order(4, W) if self.together else list(range(W))
-            # Lane order[r] of the tile is row r of memory, which transposing puts in own[r].
             self.lanes = [own[order.index(lane)] for lane in range(W)]
+            own = own[::-1] if self.together else own
+            self.lanes_back = [own[order.index(lane)] for lane in range(W)]
+
+    def if_back(self, back, ahead):
+        """One of two lists of values."""
+        b = self.b
+        runs_back = b.icmp_signed("!=", self.back, I64(0))
+        values = either(b, runs_back, lambda: packed(b, back()), lambda: packed(b, ahead()))
+        return [b.extract_value(values, k) for k in range(values.type.count)]
 
     def mask(self, count):
         """The first `count` steps of a row."""
-        numbers = list(range(self.B))[:: -1 if self.back else 1]
-        lanes = ir.Constant(ir.VectorType(I64, self.B), numbers)
-        return self.b.icmp_signed("<", lanes, splatted(self.b, count, self.B))
+        return first_lanes(self.b, self.B, count, self.back)
 
     def groups(self):
         """For each four columns of words: where their registers are, and of how many words."""
@@ -82,11 +92,29 @@ class Rows:
 
     def placed(self, columns, there):
         """Lanes from the order of transposing to that of the tile, or back."""
-        if self.lanes is None or self.lanes == list(range(self.W)):
-            return columns
-        lanes = self.lanes if there else [self.lanes.index(k) for k in range(self.W)]
-        return [shuffle(self.b, c, c, lanes) for c in columns]
+
+        def by(lanes):
+            lanes = lanes if there else [lanes.index(k) for k in range(self.W)]
+            if lanes == list(range(self.W)):
+                return columns
+            return [shuffle(self.b, c, c, lanes) for c in columns]
+
+        if self.lanes == self.lanes_back:
+            return by(self.lanes)
+        return self.if_back(lambda: by(self.lanes_back), lambda: by(self.lanes))
+
+    def in_walk_order(self, columns):
+        """Columns from memory order to that of the walk, or back."""
+        return self.if_back(lambda: columns[::-1], lambda: columns)
 
 
 def lane_bytes_of(word: ir.Type) -> int:
     return lane_bytes(ir.VectorType(word, 1))
+
+
+def first_lanes(b: ir.IRBuilder, n: int, count: ir.Value, back: ir.Value) -> ir.Value:
+    """A mask of the first `count` of n lanes, a power of two; of the last ones if `back` is 1."""
+    kind = ir.VectorType(I64, n)
+    numbers = ir.Constant(kind, list(range(n)))
+    numbers = b.xor(numbers, splatted(b, b.mul(back, I64(n - 1)), n))
+    return b.icmp_signed("<", numbers, splatted(b, count, n))

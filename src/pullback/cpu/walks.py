@@ -17,32 +17,26 @@ from pullback.cpu.columns import (
     masks_rows,
     prefetch_tile,
 )
-from pullback.cpu.edges import lanes_from, lanes_to
+from pullback.cpu.edges import about_line, begins, finishes, runs_back, starts
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import Kernel, pointer, word, words
 from pullback.cpu.lookback import is_turn, link_of, publish, received, wait_for_turn
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, is_aligned, to_next_line
-from pullback.cpu.numerics import one_nan
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
 from pullback.cpu.places import (
     AXIS,
-    FINAL,
-    INITIAL,
     LINKS,
-    REVERSED,
-    SIGN,
     STRAIGHT,
     STREAMS,
     STRIP,
     cursors_of,
-    edge_of,
     index_place,
     place_ahead,
     place_at,
     strip_at,
 )
-from pullback.cpu.scan import Scan, flip, tile_of
+from pullback.cpu.scan import Scan, tile_of
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
 
@@ -58,11 +52,11 @@ AHEAD: Final = 16
 
 
 class Walks:
-    """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared; and
-    those whose steps run against memory order, which end in _back. Each is an attribute of its
-    module too: a program that JAX exported finds its kernels by name."""
+    """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared. Each is
+    an attribute of its module too: a program that JAX exported finds its kernels by name."""
 
-    def __init__(self, scan: Scan, name: str, module: str) -> None:
+    def __init__(self, scan: Scan, name: str, module: str, by_direction: bool = False) -> None:
+        """by_direction: `lines` has a kernel of its own for lines against memory order."""
         self.scan = scan
         self.shares = scan.carried is not None
         bodies = {"along": _along, "lines": _lines, "across": _across}
@@ -71,21 +65,29 @@ class Walks:
         shared = Pieces(scan)
         self.kernels: dict[str, Kernel] = {}
         for walk, make in bodies.items():
-            body = inlined(make(scan, shared))
-            for suffix, back in (("", 0), ("_back", 1)):
-                if walk != "across" or not back:
-                    full = f"{name}_{walk}{suffix}"
-                    kernel = self.kernels[walk + suffix] = _kernel(body, back, full, module)
-                    setattr(sys.modules[module], full, kernel)
+            self._add(walk, make(scan, shared), name, module)
+        if by_direction:
+            for walk, back in (("lines", 0), ("lines_back", 1)):
+                shared.back = _always(back)
+                self._add(walk, _lines(scan, shared), name, module)
+
+    def _add(self, walk: str, body: Callable[..., Any], name: str, module: str) -> None:
+        full = f"{name}_{walk}"
+        kernel = self.kernels[walk] = _kernel(inlined(body), full, module)
+        setattr(sys.modules[module], full, kernel)
+
+
+def _always(back: int) -> Callable[..., Any]:
+    return inlined(lambda task: back)
 
 
 def _template(task, lo, hi):
-    body(task, lo, hi, back)  # noqa: F821
+    body(task, lo, hi)  # noqa: F821
 
 
-def _kernel(body: Callable[..., Any], back: int, name: str, module: str) -> Kernel:
+def _kernel(body: Callable[..., Any], name: str, module: str) -> Kernel:
     """Found on disk by its name and the hash of its module, as any kernel is."""
-    scope = {"body": body, "back": back, "__name__": module}
+    scope = {"body": body, "__name__": module}
     function = FunctionType(_template.__code__, scope, name)
     function.__module__, function.__qualname__ = module, name
     return Kernel(function)
@@ -110,40 +112,8 @@ class Pieces:
             self.renewed = inlined(lambda none, state: state)
         else:
             self.renewed = inlined(lambda none, state: rebased(none, carried(state)))
-        self.begin, self.finish = _begin(scan), _finish(scan)
-
-
-def _begin(scan: Scan) -> Callable[..., Any]:
-    """(task, none, line, c, count, lanes) -> the state before the lines from c on, and the initial
-    value of each, if there is one."""
-    work, begun = scan.work, scan.begun or inlined(lambda none, initial: none)
-    signed = flip if scan.flips else inlined(lambda sign, v: v)
-
-    @inlined
-    def begin(task, none, line, c, count, lanes):
-        state, initial = none, work(pointer(task, TENSORS), lanes)
-        if word(task, INITIAL) != 0:
-            start, i, pitch = edge_of(task, 0, line)
-            initial = lanes_from(start, i + c * pitch, pitch, count, initial)
-            state = begun(none, signed(word(task, SIGN), initial))
-        return state, initial
-
-    return begin
-
-
-def _finish(scan: Scan) -> Callable[..., Any]:
-    """(task, state, line, c, count): write what is asked for at the end of the lines."""
-    shown = scan.shown
-    if shown is None:
-        return inlined(lambda task, state, line, c, count: None)
-
-    @inlined
-    def finish(task, state, line, c, count):
-        if word(task, FINAL) != 0:
-            end, i, pitch = edge_of(task, 1, line)
-            lanes_to(end, i + c * pitch, pitch, count, one_nan(shown(state)[0]))
-
-    return finish
+        self.start, self.begin, self.finish = starts(scan), begins(scan), finishes(scan)
+        self.back: Callable[..., Any] = runs_back
 
 
 def _stretch(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
@@ -189,24 +159,24 @@ def _fence_streams(task):
 
 
 def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, ins_of, outs_of = scan.start, pieces.ins, pieces.outs
+    start, ins_of, outs_of = pieces.start, pieces.ins, pieces.outs
     stretch, renewed, begin, finish = pieces.stretch, pieces.renewed, pieces.begin, pieces.finish
 
-    def along(task, lo, hi, back):
+    def along(task, lo, hi):
         p = pointer(task, TENSORS)
-        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p, back)
-        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, 1)
+        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
+        straight, back, none = word(task, STRAIGHT) != 0, runs_back(task), start(task, p, 1)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ALONG, back),
             boxes_for(outs_of(task, 0), W, B, ALONG, back),
         )
         for number in range(lo, hi):
             # Lines in the order of the walk: what is prefetched beyond one is the next.
-            line = lo + hi - 1 - number if back else number
+            line = lo + hi - 1 - number if back != 0 else number
             ins, outs = ins_of(task, line), outs_of(task, line)
             streaming = _streams_to(task, outs[0], back)
             state, initial = begin(task, none, line, 0, 1, 1)
-            about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
+            about = about_line(task, n, initial)
             for k in range(0, n, CHUNK):
                 end = min(k + CHUNK, n)
                 state = stretch(
@@ -220,16 +190,16 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 
 
 def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, carried, rebased = scan.start, scan.carried, scan.rebased
+    start, carried, rebased = pieces.start, scan.carried, scan.rebased
     ins_of, outs_of, stretch = pieces.ins, pieces.outs, pieces.stretch
     begin, finish = pieces.begin, pieces.finish
 
-    def shared(task, lo, hi, back):
+    def shared(task, lo, hi):
         """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so
         that the next need not wait for this one's outputs."""
         p = pointer(task, TENSORS)
-        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p, back)
-        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, 1)
+        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
+        straight, back, none = word(task, STRAIGHT) != 0, runs_back(task), start(task, p, 1)
         lines = word(task, STRIP)
         in_boxes = boxes_for(ins_of(task, 0), W, B, ALONG, back)
         out_boxes = boxes_for(outs_of(task, 0), W, B, ALONG, back)
@@ -239,7 +209,7 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             end, link = min(k + CHUNK, n), link_of(task, LINKS, line, carried(none))
             ins, outs, state = ins_of(task, line), outs_of(task, line), none
             first, initial = begin(task, none, line, 0, 1, 1)
-            about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
+            about = about_line(task, n, initial)
             early = end < n and not is_turn(link, chunk)
             if early:
                 state = stretch(
@@ -265,9 +235,9 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 
 
 def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, ins_of, outs_of, tile = scan.start, pieces.ins, pieces.outs, pieces.tile
+    start, ins_of, outs_of, tile = pieces.start, pieces.ins, pieces.outs, pieces.tile
     copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
-    most, tensors = max(scan.ahead), scan.tensors
+    most, tensors, back_of = max(scan.ahead), scan.tensors, pieces.back
 
     @inlined
     def group(ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back):
@@ -296,10 +266,10 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                 state = renewed(none, state)
         return state
 
-    def lines(task, lo, hi, back):
+    def lines(task, lo, hi):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_lines(p, tensors)
-        way, straight, none = word(task, REVERSED), word(task, STRAIGHT) != 0, start(p, W)
+        straight, back, none = word(task, STRAIGHT) != 0, back_of(task), start(task, p, W)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, LINES, back),
             boxes_for(outs_of(task, 0), W, B, LINES, back),
@@ -313,7 +283,7 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             for c in range(column, min(column + word(task, STRIP), total), W):
                 count = min(W, total - c)
                 state, initial = begin(task, none, first, c, count, W)
-                about = (n, way, 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN))
+                about = about_line(task, n, initial)
                 state = group(
                     ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back
                 )
@@ -324,7 +294,7 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 
 
 def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, work, tile = scan.start, scan.work, pieces.tile
+    start, work, tile = pieces.start, scan.work, pieces.tile
     ins_of, outs_of = pieces.ins, pieces.outs
     copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
     most = max(scan.ahead)
@@ -351,18 +321,18 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                     prefetch_tile(ins, k + AHEAD, c + r * W, B)
                 states[cell + r] = tile(
                     source, target, at, column + r * W, 2 * B, k,
-                    (n, about[1], about[2], about[3], initials[cell + r], about[4], about[5]),
+                    (*about[:4], initials[cell + r], *about[5:]),
                     states[cell + r], streaming and whole > 0, W, ACROSS, 0,
                 )  # fmt: skip
             if whole <= 0:
                 copy_out(outs, out_boxes, k, first, some, count, W, B, ACROSS, 0)
             c += max(whole, 1) * W
 
-    def across(task, lo, hi, back):
+    def across(task, lo, hi):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_across(p)
-        strip, none = word(task, STRIP), start(p, W)
-        about = (n, word(task, REVERSED), 0, n, word(task, INITIAL) != 0, word(task, SIGN))
+        strip, none = word(task, STRIP), start(task, p, W)
+        about = about_line(task, n, work(p, W))
         states = stack(none, cells_across(p, SIDE))
         initials = stack(work(p, W), cells_across(p, SIDE))
         boxes = (

@@ -16,7 +16,7 @@ from pullback.cpu.extended_program import extended_program, with_slots
 from pullback.cpu.memory import filled_wide
 from pullback.cpu.numerics import has_nan, one_nan_each, times
 from pullback.cpu.program import Program
-from pullback.cpu.scan import Scan, exclusive_of
+from pullback.cpu.scan import Scan
 from pullback.cpu.scan_program import scan_program
 from pullback.cpu.stateful_program import stateful_program
 from pullback.cpu.tiles import by_type, spread
@@ -99,9 +99,9 @@ _SCAN = Scan(
     inputs=(0, 1),
     outputs=(2,),
     ahead=(0, 0),
+    delays=True,
 )
 FORWARD = Walks(_SCAN, "linear_scan", __name__)
-FORWARD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "linear_scan_exclusive", __name__)
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -263,8 +263,7 @@ BACKWARD_EXCLUSIVE = Walks(
 
 
 def _forward(desc: Any, a: Any, b: Any, h: Any, edges: Any = (None, None)) -> Program:
-    walks = FORWARD_EXCLUSIVE if desc.exclusive else FORWARD
-    return scan_program(walks, desc, (a, b, h), edges=edges)
+    return scan_program(FORWARD, desc, (a, b, h), edges=edges)
 
 
 def _backward(

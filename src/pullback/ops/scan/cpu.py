@@ -30,15 +30,13 @@ from pullback.ops.scan.contract import (
 def _cumsum(desc: Any, _positions: bool = False) -> Walks:
     from pullback.ops.scan import cpu_cumsum as kernels
 
-    return kernels.CUMSUM_EXCLUSIVE if desc.exclusive else kernels.CUMSUM
+    return kernels.CUMSUM
 
 
 def _cumprod(desc: Any, _positions: bool = False) -> Walks:
     from pullback.ops.scan import cpu_cumprod as kernels
 
-    if desc.element is ElementKind.F64:
-        return kernels.CUMPROD_F64_EXCLUSIVE if desc.exclusive else kernels.CUMPROD_F64
-    return kernels.CUMPROD_EXCLUSIVE if desc.exclusive else kernels.CUMPROD
+    return kernels.CUMPROD_F64 if desc.element is ElementKind.F64 else kernels.CUMPROD
 
 
 def _cumprod_backward(desc: Any) -> Walks:

@@ -18,7 +18,7 @@ from pullback.cpu.numerics import (
     times,
     two_product,
 )
-from pullback.cpu.scan import Scan, exclusive_of
+from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import absolute, all_lanes, fma, splat
 from pullback.cpu.walks import Walks
@@ -86,9 +86,9 @@ _SCAN = Scan(
     repair=repair,
     shown=inlined(lambda state: state),
     begun=inlined(lambda none, initial: (initial,)),
+    delays=True,
 )
 CUMPROD = Walks(_SCAN, "cumprod", __name__)
-CUMPROD_EXCLUSIVE = Walks(exclusive_of(_SCAN), "cumprod_exclusive", __name__)
 
 
 # --- f64, step by step ----------------------------------------------------------------------------
@@ -151,6 +151,7 @@ _SCAN_F64 = Scan(
     serial=True,
     shown=inlined(lambda state: (state[0] + state[1],)),
     begun=inlined(lambda none, initial: (initial, none[1])),
+    delays=True,
 )
-CUMPROD_F64 = Walks(_SCAN_F64, "cumprod_f64", __name__)
-CUMPROD_F64_EXCLUSIVE = Walks(exclusive_of(_SCAN_F64), "cumprod_f64_exclusive", __name__)
+# Gain (a kernel for each direction): cumprod 4096x4096 f64 1.28.
+CUMPROD_F64 = Walks(_SCAN_F64, "cumprod_f64", __name__, by_direction=True)

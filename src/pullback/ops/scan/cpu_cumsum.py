@@ -6,7 +6,7 @@ from pullback.cpu.blocks import each, running
 from pullback.cpu.emit import inlined
 from pullback.cpu.memory import STORAGE, filled_wide
 from pullback.cpu.numerics import finite_or_zero, one_nan_each, plus, two_sum
-from pullback.cpu.scan import Scan, exclusive_of
+from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import any_lane, is_nan, select, splat
 from pullback.cpu.walks import Walks
@@ -89,8 +89,7 @@ def _begun(none, initial):
 
 # The sum of nothing is 0.0.
 @inlined
-def _start_exclusive(p, n):
-    none = _start(p, n)
+def _empty(none):
     return (none[0], 0.0 - none[1], *none[2:])
 
 
@@ -107,6 +106,7 @@ _SCAN = Scan(
     rebased=_rebased,
     shown=_carried,
     begun=_begun,
+    empty=_empty,
+    delays=True,
 )
 CUMSUM = Walks(_SCAN, "cumsum", __name__)
-CUMSUM_EXCLUSIVE = Walks(exclusive_of(_SCAN, start=_start_exclusive), "cumsum_exclusive", __name__)
