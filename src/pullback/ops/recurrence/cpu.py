@@ -101,7 +101,8 @@ _SCAN = Scan(
     ahead=(0, 0),
     delays=True,
 )
-FORWARD = Walks(_SCAN, "linear_scan", __name__)
+# Gain (a kernel for each direction): linear_scan 4096x4096 f64 1.15.
+FORWARD = Walks(_SCAN, "linear_scan", __name__, by_direction=True)
 
 
 # --- backward -------------------------------------------------------------------------------------
