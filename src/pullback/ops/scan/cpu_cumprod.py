@@ -153,5 +153,5 @@ _SCAN_F64 = Scan(
     begun=inlined(lambda none, initial: (initial, none[1])),
     delays=True,
 )
-# Gain (a kernel for each direction): cumprod 4096x4096 f64 1.28.
+# Gain (a kernel for each direction): cumprod 4096x4096 f64 1.20.
 CUMPROD_F64 = Walks(_SCAN_F64, "cumprod_f64", __name__, by_direction=True)
