@@ -73,6 +73,7 @@ SIDE = 1024  # lines of an item across
 PITCH = SIDE + 32
 CELLS, ROOM = SIDE // LINES, BLOCK * PITCH
 FEW = 2  # lines of a tile across
+LAST = OPTION + 1  # the word that says whether the last of equal elements takes over
 # The records of a tile are the bits of one word: step r of line c is bit r * L + c.
 ROWS = 32
 WORDS_ALONG, WORDS_ACROSS = CHUNK // ROWS, CHUNK // BLOCK * CELLS
@@ -263,12 +264,12 @@ def settled(dx, begin, steps, n, ends, place, total):
 
 
 def records_of(extrema, wins, last_too):
-    """(x, marks, sign, dy): the extremum after a tile, and the bits of its records. Meanwhile dy
+    """(x, marks, sign, dy, _): the extremum after a tile, and the bits of its records. Meanwhile dy
     is asked for, and later what the next chunk begins with: no machine looks there by itself."""
 
     @inlined
     def record_tile(at, size, state, L):
-        x, marks, sign, dy = at
+        x, marks, sign, dy, _ = at
         best = state[0]
         expect(dy, long_rows(x[0], L), L)
         if holds(x, size, best, sign, last_too, long_rows(x[0], L), L):
@@ -289,80 +290,69 @@ def records_of(extrema, wins, last_too):
     return record_tile
 
 
-def _backward(record_tile):
-    @inlined
-    def scan(task, lo, hi, cells, side, pitch, room, entries, L):
-        p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
-        sign, n = word(task, OPTION), length(task)
-        sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, 1, L)
-        nothing, none = filled_wide(p, -0.0, L), no_sum(p, L)
-        bests, sums = stack((sample,), cells), stack((none, 0, nothing), cells)
-        # The record that holds the extremum: its place, and the sum that belongs to it.
-        places, totals = stack(0, side), stack(no_sum(p, 1), side)
-        box, words = on_stack(p, room), stack(0, entries)
-        # A single chunk leaves nothing to settle: no line must keep the sum of its last record.
-        known = 0 if n > CHUNK else first_step(L)
-        for item in range(lo, hi):
-            line, lines = strip_of(task, item)
-            dy, dx = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
-            x = cursor(task, r, 2, line, L)
+_first_records = records_of(first_extrema, first_wins, 0)
+_last_records = records_of(last_extrema, last_wins, 1)
+
+
+@inlined
+def record_tile(at, size, state, L):
+    """`at` ends with whether the last of equal elements takes over."""
+    if at[4] != 0:
+        return _last_records(at, size, state, L)
+    return _first_records(at, size, state, L)
+
+
+@inlined
+def _backward(task, lo, hi, cells, side, pitch, room, entries, L):
+    p, q, r = pointer(task, TENSORS), pointer(task, TENSORS + 1), pointer(task, TENSORS + 2)
+    sign, last_too, n = word(task, OPTION), word(task, LAST), length(task)
+    sample = load(cursor(task, r, 2, 0, L), (1, 1), 0.0, 1, L)
+    nothing, none = filled_wide(p, -0.0, L), no_sum(p, L)
+    bests, sums = stack((sample,), cells), stack((none, 0, nothing), cells)
+    # The record that holds the extremum: its place, and the sum that belongs to it.
+    places, totals = stack(0, side), stack(no_sum(p, 1), side)
+    box, words = on_stack(p, room), stack(0, entries)
+    # A single chunk leaves nothing to settle: no line must keep the sum of its last record.
+    known = 0 if n > CHUNK else first_step(L)
+    for item in range(lo, hi):
+        line, lines = strip_of(task, item)
+        dy, dx = cursor(task, p, 0, line, L), cursor(task, q, 1, line, L)
+        x = cursor(task, r, 2, line, L)
+        for c in range(0, lines, L):
+            start = load(moved((x,), 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
+            bests[c // L] = (flipped(start, sign),)
+        for begin in range(0, n, CHUNK):
+            steps = min(CHUNK, n - begin)
+            marks = words, 0, cells, False
+            x_, dy_, dx_ = moved((x, dy, dx), begin, 0)
+            at = x_, marks, sign, dy_, last_too
+            sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
             for c in range(0, lines, L):
-                start = load(moved((x,), 0, c)[0], (1, min(lines - c, L)), 0.0, 1, L)
-                bests[c // L] = (flipped(start, sign),)
-            for begin in range(0, n, CHUNK):
-                steps = min(CHUNK, n - begin)
-                marks = words, 0, cells, False
-                x_, dy_, dx_ = moved((x, dy, dx), begin, 0)
-                at = x_, marks, sign, dy_
-                sweep(record_tile, at, steps, lines, bests, long_rows(p, L), 0, 0, L)
-                for c in range(0, lines, L):
-                    sums[c // L] = none, known, nothing
-                    if begin == 0:
-                        words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
-                rows, after = long_rows(p, L), moved((x_,), CHUNK, 0)[0]
-                back = dy_, marks, after
-                sweep_back(gradient_tile, dx_, box, pitch, back, steps, lines, sums, rows, L)
-                for c in range(lines if n > CHUNK else 0):
-                    ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
-                    to = moved((dx,), 0, c)[0]
-                    places[c], totals[c] = settled(to, begin, steps, n, ends, places[c], totals[c])
-        fence()
-
-    return scan
+                sums[c // L] = none, known, nothing
+                if begin == 0:
+                    words[c // L] |= mask_bits(inside((1, min(lines - c, L)), sample, L))
+            rows, after = long_rows(p, L), moved((x_,), CHUNK, 0)[0]
+            back = dy_, marks, after
+            sweep_back(gradient_tile, dx_, box, pitch, back, steps, lines, sums, rows, L)
+            for c in range(lines if n > CHUNK else 0):
+                ends = line_end(sums[c // L], words, cells, c, begin, steps, L)
+                to = moved((dx,), 0, c)[0]
+                places[c], totals[c] = settled(to, begin, steps, n, ends, places[c], totals[c])
+    fence()
 
 
-first_records = records_of(first_extrema, first_wins, 0)
-last_records = records_of(last_extrema, last_wins, 1)
-_first_backward = _backward(first_records)
-_last_backward = _backward(last_records)
-
-
-def _in_panels(scan):
-    return in_panels(
-        lambda task, lo, hi: scan(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES),
-        BLOCK,
-        {0: -0.0, 2: AS_BEFORE},
-    )
-
-
-_first_in_panels, _last_in_panels = _in_panels(_first_backward), _in_panels(_last_backward)
+_in_panels = in_panels(
+    lambda task, lo, hi: _backward(task, lo, hi, CELLS, SIDE, PITCH, ROOM, WORDS_ACROSS, LINES),
+    BLOCK,
+    {0: -0.0, 2: AS_BEFORE},
+)
 
 
 @kernel
-def first_backward_along(task, lo, hi):
-    _first_backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
+def extremum_backward_along(task, lo, hi):
+    _backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
 
 
 @kernel
-def first_backward_across(task, lo, hi):
-    _first_in_panels(task, lo, hi)
-
-
-@kernel
-def last_backward_along(task, lo, hi):
-    _last_backward(task, lo, hi, 1, 1, 0, 1, WORDS_ALONG, 1)
-
-
-@kernel
-def last_backward_across(task, lo, hi):
-    _last_in_panels(task, lo, hi)
+def extremum_backward_across(task, lo, hi):
+    _in_panels(task, lo, hi)

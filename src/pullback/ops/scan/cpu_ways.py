@@ -68,8 +68,7 @@ def _way(room: ModuleType, name: str, **traits: Any) -> Way:
     return Way(getattr(room, f"{name}_along"), getattr(room, f"{name}_across"), **traits)
 
 
-# Ways forward: of extrema by ties and by whether positions are wanted, else one. Ways backward: of
-# extrema by ties, else by whether y is read.
+# The way forward, and ways backward by whether y is read.
 Ways = tuple[dict[Any, Way], dict[Any, Way]]
 
 
@@ -113,20 +112,18 @@ def _extrema() -> Ways:
     from pullback.ops.scan import cpu_extremum_chained as shared
 
     return {}, {
-        t: _way(
+        False: _way(
             places,
-            f"{t.value}_backward",
+            "extremum_backward",
             lines=places.SIDE,
             whole_rows=True,
-            chained=getattr(shared, f"{t.value}_backward_chained"),
+            chained=shared.extremum_backward_chained,
             chunk=shared.SPAN,
             links=shared.LINKS,
         )
-        for t in TIES
     }
 
 
-TIES = (TieRule.FIRST, TieRule.LAST)
 _OF = {
     K.CUMPROD: _products,
     K.LOG_CUMSUM_EXP: _log_sums,
@@ -147,7 +144,7 @@ def forward(desc: Any, x: Any, y: Any) -> Program:
 
 def backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any) -> Program:
     _, ways = _ways(desc.kind)
-    return _program(desc, [dy, dx, x, y], ways.get(desc.ties) or ways[y is not None])
+    return _program(desc, [dy, dx, x, y], ways[y is not None])
 
 
 def _most_lines(n: int) -> int:
@@ -198,7 +195,7 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
         strip,
         int(at_once and streams(n * lines * desc.element.itemsize)),
         sign_bit(desc.element) if desc.kind is K.CUMMIN else 0,
-        -1 if desc.reverse else 0,
+        int(desc.ties is TieRule.LAST),
         *axis_words(loops, desc.reverse != way.against),
         *(0,) * (LINK_WORDS * links),
     )
