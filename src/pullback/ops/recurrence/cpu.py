@@ -101,7 +101,8 @@ _SCAN = Scan(
     ahead=(0, 0),
     delays=True,
 )
-# Gain (a kernel for each direction): linear_scan 4096x4096 f64 1.15.
+# A kernel for each direction: linear_scan 4096x4096 f64 is 1.12 times as fast as with one for both,
+# which was below the floor of 0.9 of its speed.
 FORWARD = Walks(_SCAN, "linear_scan", __name__, by_direction=True)
 
 
