@@ -35,8 +35,10 @@ $(VENV)/.warm: $(VENV)/.all $(shell find src/pullback -name '*.py')
 test-slow: $(VENV)/.all
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
+# Fails where all is skipped: without a GPU that torch can use, nothing was tested.
 test-gpu: $(VENV)/.all
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pullback gpu-check --write $(VENV)/gpu-check.md
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m gpu
 
 # The laws on what Triton compiles for sm_80, sm_90 and sm_100, executed by the emulator: no GPU needed.
 test-ptx: $(VENV)/.all

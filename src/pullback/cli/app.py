@@ -8,7 +8,20 @@ from collections.abc import Callable
 
 import typer
 
-from pullback.cli import bench, catalog, demo, doctor, fuzz, gpu, race, report, show, verify, warm
+from pullback.cli import (
+    bench,
+    catalog,
+    demo,
+    doctor,
+    fuzz,
+    gpu,
+    gpu_check,
+    race,
+    report,
+    show,
+    verify,
+    warm,
+)
 
 app = typer.Typer(
     name="pullback",
@@ -37,6 +50,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "catalog": catalog.catalog,
     "gpu-report": gpu.gpu_report,
     "gpu-counts": gpu.gpu_counts,
+    "gpu-check": gpu_check.gpu_check,
 }
 
 
