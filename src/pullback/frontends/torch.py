@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 
 from pullback.contract.errors import InvalidProblem
 from pullback.frontends.torch_autograd import AutogradPlan, EagerFunction, transform
+from pullback.frontends.torch_gpu import call_on_gpu, is_plain_gpu
 from pullback.frontends.torch_launch import (
     FOREIGN,
     OVERRIDDEN,
@@ -61,10 +62,10 @@ def is_plain(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether a call on these tensors would go to the kernel, with nothing to record."""
     if modes() or tracing() or transforms() is not None or forward_mode():
         return False
-    recording = torch.is_grad_enabled()
-    return all(
-        type(t) in PLAIN and t.is_cpu and not (recording and t.requires_grad) for t in tensors
-    )
+    recording, given = torch.is_grad_enabled(), list(tensors)
+    if is_plain_gpu(given):
+        return True
+    return all(type(t) in PLAIN and t.is_cpu and not (recording and t.requires_grad) for t in given)
 
 
 def _plain_call(
@@ -81,6 +82,11 @@ def _plain_call(
         if state >= OVERRIDDEN:
             return override(function, args, options, out)
         if state >= FOREIGN:
+            if is_plain_gpu((*args, *options.values()), out):
+                result = call_on_gpu(function, args, options, out)
+                if out is not None or options.get("accumulate_into") is not None:
+                    _touch(result)
+                return result
             return dispatch(function, args, options, out)
         if torch.is_grad_enabled():
             return _recorded(key, function, args, options, out)

@@ -82,8 +82,10 @@ XP = TorchArrays()
 
 def plain_ids(value: Any) -> Any:
     """The ids of a SegmentIndex as a tensor; anything else as it is."""
-    bundle = getattr(value, "bundle", None)
-    return value if bundle is None else torch.tensor(value.ids)  # its own are read-only
+    if getattr(value, "bundle", None) is None:
+        return value
+    # Those of an array are read-only.
+    return value.ids if isinstance(value.ids, Tensor) else torch.tensor(value.ids)
 
 
 RESULTS = ("result", "recorded")  # what rules call the first result and the one after it
@@ -133,9 +135,17 @@ class AutogradPlan:
         """Gradients of the arguments from those of the results."""
         rule = self.calculus.pull
         if rule is not None:
-            return rule(XP, cotangents[0], **self.asked(rule, known, wanted=wanted))  # type: ignore[no-any-return]
+            more = self._checked_before(cotangents)
+            return rule(XP, cotangents[0], **self.asked(rule, known, wanted=wanted, **more))  # type: ignore[no-any-return]
         run, primals = self._composed(known)
         return dict(zip(primals, _pulled(run, tuple(primals.values()), cotangents), strict=True))
+
+    def _checked_before(self, cotangents: tuple[Tensor, ...]) -> dict[str, Any]:
+        """Options of a gradient that differ from the call's: on a GPU the ids are checked once, by
+        the call, and the gradient leaves out what is out of range."""
+        if "out_of_range" not in self.options or not cotangents[0].is_cuda:
+            return {}
+        return {"out_of_range": "skip", "options": {**self.options, "out_of_range": "skip"}}
 
     def push(self, known: Mapping[str, Any], tangents: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Tangents of the float results from those of the arguments."""

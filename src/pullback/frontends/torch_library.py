@@ -345,11 +345,14 @@ def as_op(function: Function, given: Options) -> tuple[Any, Options]:
 
 
 def _check_beside_index(function: Function, index: str, given: Options) -> None:
-    """Its ids become a tensor on the CPU, and a kernel for a GPU would name that one instead."""
+    """Its ids become a tensor, and a kernel for another device would name that one instead."""
+    own = given[index].device
     for name in function.tensors:
         tensor = given.get(name)
-        if isinstance(tensor, Tensor) and tensor.is_cuda:
-            raise index_elsewhere(function.name, index, str(tensor.device))
+        if not isinstance(tensor, Tensor) or not (tensor.is_cuda or own != "cpu"):
+            continue
+        if str(tensor.device) != own:
+            raise index_elsewhere(function.name, index, str(tensor.device), own)
 
 
 def _spelt(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Runs a program: on a GPU through Triton's launcher, on the CPU in Triton's interpreter.
 
-A launch goes to the current stream of the framework. Nothing is allocated and nothing waits, but
-for two things: the framework's sort takes its own scratch, and a program with a status reads its
-three words back, because only then can an error be raised."""
+A launch goes to the current stream of the framework. Nothing waits, and nothing is allocated but
+for the scratch of the framework's sort. What a program's check finds goes to a table on the device
+that is read later (`gpu/errors.py`); the interpreter reads it at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.element import ElementKind
+from pullback.contract.errors import KernelFailure
 from pullback.gpu.device import arch
+from pullback.gpu.errors import Fail, table_of
 from pullback.gpu.interpreter import interpret
 from pullback.gpu.program import GpuProgram, Operand, Scratch, Sort, Step
 from pullback.gpu.tuning import warps_of
@@ -77,13 +79,19 @@ class _Memory:
         }
 
 
+def _unexplained(status: int, position: int, value: int) -> None:
+    raise KernelFailure("check", status)
+
+
 class TritonRunner:
     """A program bound to a device; "cpu" means the interpreter, for laws and debugging."""
 
-    __slots__ = ("_arch", "_device", "_pointers", "_program", "warps")
+    __slots__ = ("_arch", "_device", "_errors", "_fail", "_pointers", "_program", "warps")
 
-    def __init__(self, program: GpuProgram, device: str) -> None:
-        self._program, self._device = program, device
+    def __init__(self, program: GpuProgram, device: str, fail: Fail = _unexplained) -> None:
+        self._program, self._device, self._fail = program, device, fail
+        deferred = device != "cpu" and program.status is not None
+        self._errors = table_of(device) if deferred else None
         self._arch = "" if device == "cpu" else arch(device)
         self.warps = [
             warps_of(step, self._arch) if isinstance(step, Step) and self._arch else 0
@@ -111,31 +119,33 @@ class TritonRunner:
             return self._run(addresses, workspace)
 
     def _run(self, addresses: Sequence[int], workspace: int) -> Status:
+        errors, words = 0, self._program.status
+        if self._errors is not None:
+            errors = self._errors.take(self._fail, self._capturing())
         for step, pointers, warps in zip(self.steps, self._pointers, self.warps, strict=True):
             if isinstance(step, Sort):
                 self._sort(step, workspace)
                 continue
             arguments = dict(step.arguments)
             for name, value in pointers:
-                arguments[name] = _pointer(value, addresses, workspace)
+                if errors and value is words:
+                    arguments[name] = Pointer(errors, value.element)
+                else:
+                    arguments[name] = _pointer(value, addresses, workspace)
             if self._device == "cpu":
                 _EXECUTOR.get()(step, arguments)
             else:
                 step.kernel[step.grid,](**arguments, **options(warps, self._arch))
-        return self._status(workspace)
-
-    def _status(self, workspace: int) -> Status:
-        words = self._program.status
-        if words is None or self._capturing():
+        if words is None or errors:
             return 0, 0, 0
         status, position, value = self._tensor(words, workspace).tolist()
         return status, position, value
 
     def _capturing(self) -> bool:
-        """Inside a captured graph nothing can be raised: outputs then stay as they are."""
+        """Inside a captured graph nothing can be raised: its slot is read after replays."""
         import torch
 
-        return self._device != "cpu" and torch.cuda.is_current_stream_capturing()
+        return bool(torch.cuda.is_current_stream_capturing())
 
     def _sort(self, step: Sort, workspace: int) -> None:
         import torch

@@ -51,9 +51,9 @@ def check_tensor(
         check_writable(view, op, name)
 
 
-def index_elsewhere(op: str, argument: str, device: str) -> Unsupported:
-    """The error for a prepared index beside tensors that are not on the CPU."""
-    expected = f"a tensor on {device} (a SegmentIndex serves tensors on cpu)"
+def index_elsewhere(op: str, argument: str, device: str, index: str = "cpu") -> Unsupported:
+    """The error for a prepared index beside tensors on another device than its own."""
+    expected = f"a tensor on {device} (a SegmentIndex serves tensors on {index})"
     return Unsupported(op, argument, expected, "a SegmentIndex")
 
 

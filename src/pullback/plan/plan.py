@@ -278,10 +278,15 @@ class Plan(Generic[D, A]):
         """Key and address of an argument that is not a plain NumPy array."""
         array, part = arrays[position], self.record.slots[position].part
         if part and hasattr(array, "bundle"):
-            if self.device != "cpu":
-                raise index_elsewhere(self.op, self.record.slots[position].name, self.device)
+            if self.device != array.device:
+                name = self.record.slots[position].name
+                raise index_elsewhere(self.op, name, self.device, array.device)
             arrays[position] = tensor = array.bundle[part]
-            return array.bundle_key, 0 if tensor is None else numpy_address(tensor)
+            if tensor is None:
+                return array.bundle_key, 0
+            if type(tensor) is np.ndarray:
+                return array.bundle_key, numpy_address(tensor)
+            return array.bundle_key, int(tensor.data_ptr())
         if array is None or not self._used[position]:
             arrays[position] = None
             return None, 0
@@ -336,7 +341,8 @@ class Plan(Generic[D, A]):
             return ReferenceRunner(self.record, self.descriptor, views), None
         program = self._program(views)
         if self.backend is BackendKind.TRITON:
-            return resolve("pullback.gpu.runner:TritonRunner")(program, self.device), None
+            runner = resolve("pullback.gpu.runner:TritonRunner")
+            return runner(program, self.device, self.fail), None
         element: ElementKind = self.descriptor.element  # type: ignore[attr-defined]
         native = resolve("pullback.cpu.native_launch:NativeLaunch")
         pairs = (*rules.apart, *rules.lent)

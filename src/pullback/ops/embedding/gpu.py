@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import IndexPolicy, Reproducibility
 from pullback.gpu.program import (
     ALIGNMENT,
-    Arena,
     GpuProgram,
     Layout,
     Operand,
@@ -28,43 +26,34 @@ from pullback.gpu.tile import wide
 from pullback.ops.embedding.contract import bag_length, check_bags
 from pullback.ops.embedding.gpu_kernels import (
     bag_of,
-    clear,
     count_kept,
     divisors,
     dots,
     find_bags,
     lookup,
     make_cells,
-    sum_runs,
 )
-from pullback.ops.segment.gpu_groups import FLAT, STATUS_WORDS, Groups, group_bytes, walk
-from pullback.ops.segment.gpu_reduce import ROWS, Reduction, table
+from pullback.ops.embedding.gpu_table import check, grouped, reduction_of, rows_of, table_of_runs
+from pullback.ops.segment.gpu_groups import (
+    FLAT,
+    Groups,
+    check_bytes,
+    flat_keys,
+    run_bytes,
+    sort_bytes,
+    walk,
+)
+from pullback.ops.segment.gpu_reduce import ROWS
 
 BAGS = Tile(16, 64, 4)  # bags at a time and their positions, where they are counted
-RUNS = Tile(1, 256, 4)  # keys at a time, where their runs are walked along
 BAD_OFFSETS, BAD_WINNER = 3, 4
 _I64 = ElementKind.I64
 _PLAIN = {"index": None, "rows": None, "factor": None}
 
 
-def _grouped(desc: Any) -> Groups:
-    return Groups(desc.num_indices, desc.num_embeddings, Arena(), [])
-
-
-def _check(groups: Groups, desc: Any, indices: Any) -> Operand:
-    ids = Operand(1, indices.element)
-    groups.check(ids, indices, desc.policy is IndexPolicy.ERROR, ascending=False)
-    return ids
-
-
-def _rows(name: str, view: Any) -> dict[str, Any]:
-    """A table whose last true axis is its columns."""
-    return table(name, view, len(view.extents) - 1)
-
-
 def _lookup(desc: Any, weight: Any, indices: Any, out: Any, *_: Any) -> GpuProgram:
-    groups = _grouped(desc)
-    ids = _check(groups, desc, indices)
+    groups = grouped(desc)
+    ids = check(groups, desc, indices)
     if not desc.num_indices * desc.embedding_dim:
         return GpuProgram(tuple(groups.steps), groups.status)
     tile = ROWS[desc.embedding_dim]
@@ -80,8 +69,8 @@ def _lookup(desc: Any, weight: Any, indices: Any, out: Any, *_: Any) -> GpuProgr
         "blocks": blocks,
         "padding": desc.padding_idx,
         **walk("ids", indices),
-        **_rows("weight", weight),
-        **_rows("out", out),
+        **rows_of("weight", weight),
+        **rows_of("out", out),
         "P": tile.rows,
         "B": tile.block,
     }
@@ -92,39 +81,30 @@ def _lookup(desc: Any, weight: Any, indices: Any, out: Any, *_: Any) -> GpuProgr
     return GpuProgram(tuple(groups.steps), groups.status)
 
 
-def _refuse_sparse(op: str, desc: Any) -> None:
-    if desc.sparse:
-        raise Unsupported(op, "sparse", "False on a GPU", "True")
-
-
-def _reduction(desc: Any, state: str, **options: Any) -> Reduction:
-    fields = {
-        "groups": desc.num_embeddings,
-        "columns": desc.embedding_dim,
-        "positions": desc.num_indices,
-        "element": desc.element,
-        "carried": desc.element.accumulator,
-        "state": state,
-    }
-    return Reduction(**{**fields, **options})
-
-
-def _backward(desc: Any, dout: Any, indices: Any, dweight: Any, *_: Any) -> GpuProgram:
-    _refuse_sparse("embedding_backward", desc)
-    groups = _grouped(desc)
-    groups.sort(_check(groups, desc, indices), indices, desc.padding_idx)
-    reduction = _reduction(desc, "sum", mean=desc.scale_grad_by_freq, keep=desc.accumulate)
-    tensors = {
-        **_PLAIN,
-        "source": Operand(0, dout.element),
-        "out": Operand(2, dweight.element),
-        "offsets": groups.offsets,
-        "order": groups.order,
-        "gate": groups.status,
-        **_rows("source", dout),
-        **_rows("out", dweight),
-    }
-    return GpuProgram((*groups.steps, *reduction.steps(groups.arena, tensors)), groups.status)
+def _backward(
+    desc: Any,
+    dout: Any,
+    indices: Any,
+    dweight: Any,
+    order: Any,
+    offsets: Any,
+    received: Any,
+    *_: Any,
+) -> GpuProgram:
+    groups = grouped(desc)
+    ids = Operand(1, indices.element)
+    padding = None
+    if offsets is None:
+        groups.sort(check(groups, desc, indices), indices, desc.padding_idx)
+    else:  # a prepared index, which was checked: its keys are the ids as they are
+        padding = desc.padding_idx
+        if order is None:
+            groups.take_sorted(ids, indices)
+        else:
+            groups.take_order(ids, indices, Operand(3, order.element))
+    source = {**_PLAIN, "source": Operand(0, dout.element), **rows_of("source", dout)}
+    table_of_runs(groups, desc, source, dweight, (received, 5), padding)
+    return GpuProgram(tuple(groups.steps), groups.status)
 
 
 # --- bags ---------------------------------------------------------------------------------------
@@ -161,32 +141,42 @@ def _bag(
     winners: Any,
 ) -> GpuProgram:
     check_bags("embedding_bag", desc, offsets, shares)
-    groups = _grouped(desc)
+    groups = grouped(desc)
     borders = _find_bags(groups, desc, offsets)
-    ids = _check(groups, desc, indices)
+    ids = check(groups, desc, indices)
     rows = groups.keys(ids, indices, desc.padding_idx, None, -1)
-    largest = desc.mode == "max"
-    reduction = _reduction(
-        desc,
-        "first" if largest else "sum",
-        groups=desc.num_bags,
-        mean=desc.mode == "mean",
-        fill=0.0,
-    )
+    bag = _bag_of(groups, desc, borders)
+    state = "first" if desc.mode == "max" else "sum"
+    reduction = reduction_of(desc, state, groups=desc.num_bags, mean=desc.mode == "mean")
+    result = Operand(2, out.element)
+    groups.fill({"out": result, **walk("out", out)}, 0.0)
+    if winners is not None:
+        groups.fill({"out": Operand(7, _I64), **walk("out", winners)}, -1.0)
     tensors = {
+        **flat_keys(bag, desc.num_indices),
         "source": Operand(0, weight.element),
-        "out": Operand(2, out.element),
+        "out": result,
         "index": None if winners is None else Operand(7, _I64),
-        "offsets": borders,
         "order": None,
         "rows": rows,
         **_shares(shares),
         "gate": groups.status,
-        **_rows("source", weight),
-        **_rows("out", out),
+        **rows_of("source", weight),
+        **rows_of("out", out),
         **_index(winners),
     }
     return GpuProgram((*groups.steps, *reduction.steps(groups.arena, tensors)), groups.status)
+
+
+def _bag_of(groups: Groups, desc: Any, borders: Scratch) -> Scratch:
+    """The bag of every position."""
+    bag = groups.arena.take(_I64, desc.num_indices)
+    if desc.num_indices:
+        bits = (desc.num_bags + 1).bit_length()
+        where = {"borders": borders, "bag": bag, "bags": desc.num_bags, "bits": bits}
+        count = desc.num_indices
+        groups.flat(bag_of, count, 16 * count, **where, count=count)
+    return bag
 
 
 def _shares(shares: Any) -> dict[str, Any]:
@@ -197,7 +187,7 @@ def _shares(shares: Any) -> dict[str, Any]:
 
 def _index(winners: Any) -> dict[str, Any]:
     """Where output_index goes: the same loops as those of the result, other strides."""
-    loops = {} if winners is None else _rows("index", winners)
+    loops = {} if winners is None else rows_of("index", winners)
     return {name: loops[name] for name in loops if name in ("index_strides", "index_steps")}
 
 
@@ -213,21 +203,15 @@ def _bag_backward(
     winners: Any,
     weight: Any,
     d_shares: Any,
-    _received: Any,
+    received: Any,
 ) -> GpuProgram:
-    _refuse_sparse("embedding_bag_backward", desc)
     check_bags("embedding_bag_backward", desc, offsets, shares, weight, d_shares)
-    groups = _grouped(desc)
+    groups = grouped(desc)
     borders = _find_bags(groups, desc, offsets)
-    ids = _check(groups, desc, indices)
-    bag = groups.arena.take(_I64, desc.num_indices)
-    if desc.num_indices:
-        bits = (desc.num_bags + 1).bit_length()
-        traffic = 16 * desc.num_indices
-        where = {"borders": borders, "bag": bag, "bags": desc.num_bags, "bits": bits}
-        groups.flat(bag_of, desc.num_indices, traffic, **where, count=desc.num_indices)
+    ids = check(groups, desc, indices)
+    bag = _bag_of(groups, desc, borders)
     views = {"dout": dout, "indices": indices, "dweight": dweight, "weight": weight}
-    views |= {"shares": shares, "winners": winners, "d_shares": d_shares}
+    views |= {"shares": shares, "winners": winners, "d_shares": d_shares, "received": received}
     if dweight is not None and desc.mode == "max":
         _table_of_maxima(groups, desc, ids, bag, views)
     elif dweight is not None:
@@ -255,55 +239,58 @@ def _table_of_sums(
         groups.flat(divisors, desc.num_indices, 3 * traffic, **where)
         factor = {"factor": divisor, "factor_extents": (desc.num_indices,), "factor_strides": (1,)}
     groups.sort(ids, views["indices"], desc.padding_idx, bag)
-    reduction = _reduction(
-        desc,
-        "sum",
-        mean=desc.scale_grad_by_freq,
-        keep=desc.accumulate,
-        divide=desc.mode == "mean",
-    )
-    tensors = {
+    source = {
         "source": Operand(0, desc.element),
-        "out": Operand(2, desc.element),
         "index": None,
-        "offsets": groups.offsets,
-        "order": groups.order,
         "rows": bag,
         **factor,
-        "gate": groups.status,
-        **_rows("source", views["dout"]),
-        **_rows("out", views["dweight"]),
+        **rows_of("source", views["dout"]),
     }
-    groups.steps += reduction.steps(groups.arena, tensors)
+    divide, received = desc.mode == "mean", (views["received"], 10)
+    table_of_runs(groups, desc, source, views["dweight"], received, divide=divide)
 
 
 def _table_of_maxima(
     groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str, Any]
 ) -> None:
     count, extent = desc.num_bags * desc.embedding_dim, desc.num_embeddings * desc.embedding_dim
-    frequency = divisor = None
+    divisor: Scratch | None = None
+    found: dict[str, Any] = {"begin": None, "end": None}
     cells = groups.arena.take(_I64, count)
     _check_winners(groups, desc, count, views["winners"])
     if desc.scale_grad_by_freq:
         groups.sort(ids, views["indices"], desc.padding_idx, bag)
-        frequency, divisor = groups.offsets, groups.arena.take(_I64, count)
-    winners = views["winners"]
-    where = {"winners": Operand(7, _I64), "frequency": frequency, "cells": cells}
-    where |= {"divisor": divisor, "count": count, "vocabulary": desc.num_embeddings}
-    where |= {"columns": desc.embedding_dim, "padding": desc.padding_idx}
+        found, divisor = groups.runs(cleared=True), groups.arena.take(_I64, count)
+    winners, table = views["winners"], views["dweight"]
+    where = {"winners": Operand(7, _I64), "cells": cells, "divisor": divisor, "count": count}
+    where |= {"vocabulary": desc.num_embeddings, "columns": desc.embedding_dim, **found}
+    where |= {"padding": desc.padding_idx, **walk("winners", winners)}
     if count:
-        groups.flat(make_cells, count, 16 * count, **where, **walk("winners", winners))
-    own = Groups(count, extent, groups.arena, groups.steps)
-    keys = own.arrange(cells, Sketch((count,), (1,), _I64))
-    out = {"out": Operand(2, desc.element), "gate": groups.status, **walk("out", views["dweight"])}
-    size = desc.element.itemsize
-    if not desc.accumulate and extent:
-        groups.flat(clear, extent, extent * size, **out, count=extent)
-    where = {"keys": keys, "order": own.order, "source": Operand(0, desc.element), **out}
-    where |= {"divisor": divisor, "count": count, "extent": extent}
-    where |= {"WIDE": wide(desc.element.accumulator), **walk("source", views["dout"])}
-    if count:
-        groups.flat(sum_runs, count, count * (16 + 3 * size), RUNS, **where)
+        groups.flat(make_cells, count, 16 * count, **where)
+    own = Groups(count, extent, groups.arena, groups.steps, groups.status)
+    own.sort(cells, Sketch((count,), (1,), _I64))
+    out = {"out": Operand(2, desc.element), **walk("out", table)}
+    if not desc.accumulate:
+        groups.fill(out, 0.0)
+    # Cells are rows of one column.
+    one = {"columns": 1, "groups": extent, "positions": count}
+    reduction = reduction_of(desc, "sum", **one, keep=desc.accumulate, divide=True)
+    flat = {"factor_extents": (count,), "factor_strides": (1,)} if divisor else {}
+    tensors = {
+        **own.sorted,
+        **out,
+        **walk("source", views["dout"]),
+        **flat,
+        "source": Operand(0, desc.element),
+        "order": own.order,
+        "rows": None,
+        "index": None,
+        "factor": divisor,
+        "gate": groups.status,
+        **{f"{name}_columns": (1,) for name in ("source", "out")},
+        **{f"{name}_steps": (1,) for name in ("source", "out")},
+    }
+    groups.steps += reduction.steps(groups.arena, tensors)
 
 
 def _check_winners(groups: Groups, desc: Any, count: int, winners: Any) -> None:
@@ -327,8 +314,8 @@ def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str
         "count": desc.num_indices,
         "columns": desc.embedding_dim,
         **walk("out", views["d_shares"]),
-        **_rows("dout", views["dout"]),
-        **_rows("weight", views["weight"]),
+        **rows_of("dout", views["dout"]),
+        **rows_of("weight", views["weight"]),
         "WIDE": wide(desc.element.accumulator),
         "P": tile.rows,
         "B": tile.block,
@@ -343,25 +330,32 @@ def _dots(groups: Groups, desc: Any, ids: Operand, bag: Scratch, views: dict[str
 
 
 def _sorted_bytes(desc: Any) -> int:
-    return group_bytes(desc.num_indices, desc.num_embeddings) + _reduction(desc, "sum").nbytes
+    """A check, a sort, the ranks of rows, and the parts of blocks."""
+    count = desc.num_indices
+    total = check_bytes(count) + sort_bytes(count, desc.num_embeddings)
+    if desc.sparse:
+        total += 8 * (count + ceil_div(count, FLAT.block)) + 2 * ALIGNMENT
+    return total + reduction_of(desc, "sum").nbytes
 
 
 def _bag_bytes(desc: Any) -> int:
-    """Borders of the bags, the rows of positions, and the parts of long bags."""
+    """Borders of the bags, the rows and the bags of positions, and the parts of blocks."""
     bags = desc.num_bags + 1
-    words = bags + ceil_div(bags, FLAT.block) + STATUS_WORDS + desc.num_indices
-    reduction = _reduction(desc, "sum", groups=desc.num_bags)
-    checks = group_bytes(desc.num_indices, 0)
-    return 8 * words + checks + reduction.nbytes + 8 * ALIGNMENT
+    words = bags + ceil_div(bags, FLAT.block) + 2 * desc.num_indices
+    reduction = reduction_of(desc, "first" if desc.mode == "max" else "sum", groups=desc.num_bags)
+    return 8 * words + check_bytes(desc.num_indices) + reduction.nbytes + 8 * ALIGNMENT
 
 
 def _bag_backward_bytes(desc: Any) -> int:
-    """The same, bags of positions, counts, and a sort: by cells of the table for maxima."""
-    words = 4 * desc.num_indices + desc.num_bags
-    total = _bag_bytes(desc) + 8 * words + _sorted_bytes(desc) + 16 * ALIGNMENT
+    """The same but for the parts, counts, and a sort: by cells of the table for maxima."""
+    bags, count = desc.num_bags + 1, desc.num_indices
+    words = bags + ceil_div(bags, FLAT.block) + 4 * count + desc.num_bags
+    total = 8 * words + 2 * check_bytes(count) + _sorted_bytes(desc) + 16 * ALIGNMENT
     if desc.mode == "max":
-        count = desc.num_bags * desc.embedding_dim
-        total += 16 * count + group_bytes(count, 0)
+        cells, extent = desc.num_bags * desc.embedding_dim, desc.num_embeddings
+        total += 16 * cells + check_bytes(cells) + sort_bytes(cells, extent * desc.embedding_dim)
+        total += run_bytes(extent) * desc.scale_grad_by_freq
+        total += reduction_of(desc, "sum", columns=1, positions=cells).nbytes
     return total
 
 
@@ -388,7 +382,7 @@ _BACK = (
 _SHARES = Sample("shares", _BAGS[0].options, ("weight", "d_per_sample_weights", "offsets"))
 
 embedding = Layout(
-    _lookup, _exact, lambda desc: group_bytes(desc.num_indices, 0), (Sample("rows", _SIZES),)
+    _lookup, _exact, lambda desc: check_bytes(desc.num_indices), (Sample("rows", _SIZES),)
 )
 embedding_backward = Layout(_backward, _sums, _sorted_bytes, (Sample("rows", _SIZES),))
 embedding_bag = Layout(_bag, _sums, _bag_bytes, (*_BAGS, _ROWS_OF_INDICES))

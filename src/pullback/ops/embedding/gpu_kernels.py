@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, place, start_of_loop
+from pullback.gpu.tile import place, start_of_loop
 
 
 @triton.jit
@@ -72,7 +72,8 @@ def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr
 
 @triton.jit
 def bag_of(borders, bag, bags, count, bits, B: tl.constexpr):
-    """The bag of every position, -1 where it is in none: how many borders it has passed."""
+    """The bag of every position, -1 where it is in none: how many borders it has passed. Lanes
+    side by side take the same steps."""
     n = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = n < count
     low, high = tl.zeros([B], tl.int64), tl.zeros([B], tl.int64) + bags + 1
@@ -113,7 +114,8 @@ def divisors(bag, held, divisor, count, B: tl.constexpr):
 @triton.jit
 def make_cells(
     winners,
-    frequency,
+    begin,
+    end,
     cells,
     divisor,
     count,
@@ -125,7 +127,7 @@ def make_cells(
     B: tl.constexpr,
 ):
     """Maxima as positions of their own: the cell of the table that each came from, or -1. With
-    `frequency`, the borders of the groups of indices, also how many positions hold its row."""
+    borders of the groups of indices, also how many positions hold its row."""
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     row = tl.load(winners + place(k, winners_extents, winners_strides), mask=live, other=-1)
@@ -133,65 +135,68 @@ def make_cells(
     if padding is not None:
         kept = kept & (row != padding)
     tl.store(cells + k, tl.where(kept, row * columns + k % columns, -1), mask=live)
-    if frequency is not None:
-        begin = tl.load(frequency + row, mask=live & kept, other=0)
-        end = tl.load(frequency + row + 1, mask=live & kept, other=1)
-        tl.store(divisor + k, tl.maximum(end - begin, 1), mask=live)
+    if begin is not None:
+        first = tl.load(begin + row, mask=live & kept, other=0)
+        last = tl.load(end + row, mask=live & kept, other=1)
+        tl.store(divisor + k, tl.maximum(last - first, 1), mask=live)
 
 
 @triton.jit
-def clear(out, gate, count, out_extents, out_strides, B: tl.constexpr):
-    """Zeros, for a table that is not added to."""
-    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+def _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides):
+    """Keys, whether they are kept, and whether a run of kept ones begins."""
     live = k < count
-    if gate is not None:
-        live = live & (tl.load(gate) == 0)
-    zero = tl.zeros([B], out.dtype.element_ty)
-    tl.store(out + place(k, out_extents, out_strides), zero, mask=live)
+    key = tl.load(keys + place(k, keys_extents, keys_strides), mask=live, other=-1).to(tl.int64)
+    at = place(k - 1, keys_extents, keys_strides)
+    before = tl.load(keys + at, mask=live & (k > 0), other=-1).to(tl.int64)
+    kept = live & (key >= 0) & (key < extent)
+    if padding is not None:
+        kept = kept & (key != padding)
+    return key, kept, kept & ((k == 0) | (key != before))
 
 
 @triton.jit
-def sum_runs(
+def count_rows(keys, found, count, extent, padding, keys_extents, keys_strides, B: tl.constexpr):
+    """How many runs of kept keys begin in each block."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    _, _, begins = _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides)
+    tl.store(found + tl.program_id(0), tl.sum(begins.to(tl.int64), 0))
+
+
+@triton.jit
+def rank_rows(
     keys,
-    order,
-    source,
-    divisor,
-    out,
+    found,
+    ranks,
+    rows,
     gate,
     count,
     extent,
-    source_extents,
-    source_strides,
-    out_extents,
-    out_strides,
-    WIDE: tl.constexpr,
+    padding,
+    capacity,
+    step,
+    keys_extents,
+    keys_strides,
     B: tl.constexpr,
 ):
-    """Numbers summed by sorted keys, each sum added to out[key]: who stands where a run of equal
-    keys begins walks along it, in order. There may be far more keys than numbers."""
-    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    key = tl.load(keys + i, mask=i < count, other=extent)
-    before = tl.load(keys + i - 1, mask=(i < count) & (i > 0), other=-1)
-    begins = (i < count) & (key < extent) & (key != before)
-    total = tl.zeros([B], WIDE)
-    active = begins
-    at = i
-    while tl.max(active.to(tl.int32), 0) > 0:
-        element = tl.load(order + at, mask=active, other=0)
-        value = tl.load(
-            source + place(element, source_extents, source_strides), mask=active, other=0.0
-        )
-        value = value.to(WIDE)
-        if divisor is not None:
-            value = divide(value, tl.load(divisor + element, mask=active, other=1).to(WIDE))
-        total += tl.where(active, value, 0.0)
-        at += 1
-        active = active & (tl.load(keys + at, mask=active & (at < count), other=-1) == key)
+    """Keys by their rank among those that occur, `capacity` for those left out; which they are, and
+    behind them how many."""
+    number = tl.program_id(0).to(tl.int64)
+    k = number * B + tl.arange(0, B)
+    key, kept, begins = _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides)
+    earlier = tl.zeros([B], tl.int64)
+    for first in range(start_of_loop(), number, B):
+        block = first + tl.arange(0, B)
+        earlier += tl.load(found + block, mask=block < number, other=0)
+    rank = tl.sum(earlier, 0) + tl.cumsum(begins.to(tl.int64), 0) - 1
+    tl.store(ranks + k, tl.where(kept, rank, capacity), mask=k < count)
+    open = begins
     if gate is not None:
-        begins = begins & (tl.load(gate) == 0)
-    place_out = place(tl.where(begins, key, 0), out_extents, out_strides)
-    old = tl.load(out + place_out, mask=begins, other=0.0).to(WIDE)
-    tl.store(out + place_out, (old + total).to(out.dtype.element_ty), mask=begins)
+        open = open & (tl.load(gate) == 0)
+    tl.store(rows + rank * step, key, mask=open)
+    last = k == count - 1
+    if gate is not None:
+        last = last & (tl.load(gate) == 0)
+    tl.store(rows + capacity * step + k * 0, rank + 1, mask=last)
 
 
 @triton.jit

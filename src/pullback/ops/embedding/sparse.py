@@ -16,6 +16,7 @@ from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.imports import resolve
 from pullback.contract.kinds import IndexPolicy
 from pullback.contract.once import once
+from pullback.gpu.errors import check
 from pullback.ops.embedding.contract import FAILURES, check_winners
 from pullback.ops.segment.index import SegmentIndex, check_ids, index_of
 from pullback.plan.function import Call, Function
@@ -44,6 +45,13 @@ class SparseFunction(Function):
         family = adapter.family if adapter else ""
         if str(given.get("mode")).endswith("max") or not _is_plain(family, given):
             return self._in_two_steps(given)
+        if family == "torch" and given["dout"].is_cuda:
+            self._check_device(self.views(given))
+            del given["sparse"], given["accumulate_into"]
+            gradients, rows = resolve("pullback.frontends.torch_gpu:on_gpu")(self.received, **given)
+            count = int(rows[-1])  # waits for the device: how many there are is part of the shape
+            check()
+            return rows[:count], gradients[:count]
         if isinstance(given["indices"], SegmentIndex):
             self.body(**self.views(given))  # what an index is refused for
             ids = np.array(given["indices"].ids)
@@ -85,6 +93,16 @@ class SparseFunction(Function):
         """The same by functions that every transform knows: which rows those are, then the gradient
         of a table that has no others."""
         views = self.views(given)
+        self._check_device(views)
+        if views["dout"].device != "cpu" and not views["dout"].address:
+            raise Unsupported(self.name, "sparse", "False where indices are not at hand", "True")
+        desc = self.body(**views).descriptor
+        rows, smaller = _without_other_rows(self.name, desc, given)
+        gradients = self(**{**given, **smaller})
+        return _like(given["dout"], rows), gradients
+
+    def _check_device(self, views: dict[str, Any]) -> None:
+        """All tensors on one: an address of a GPU must not be read on the host."""
         device = views["dout"].device
         for name in self.tensors:
             other = getattr(views[name], "device", device)
@@ -92,12 +110,6 @@ class SparseFunction(Function):
                 raise Unsupported(
                     self.name, name, f"on {device}, as `dout`", f"a tensor on {other}"
                 )
-        if device != "cpu":
-            raise Unsupported(self.name, "sparse", "False on a GPU", "True")
-        desc = self.body(**views).descriptor
-        rows, smaller = _without_other_rows(self.name, desc, given)
-        gradients = self(**{**given, **smaller})
-        return _like(given["dout"], rows), gradients
 
 
 def _called(function: Function, given: dict[str, Any]) -> Any:
@@ -149,13 +161,16 @@ def _without_other_rows(op: str, desc: Any, given: dict[str, Any]) -> tuple[Ids,
         new[kept] = numbers[old[kept]]
         return new
 
+    on_gpu = getattr(given["dout"], "is_cuda", False)
+    shape = given["indices"].shape
+    new = renumbered(ids)
     smaller = {
-        "indices": index_of(renumbered(ids), rows.size),
+        "indices": _like(given["dout"], new.reshape(shape)) if on_gpu else index_of(new, rows.size),
         "num_embeddings": rows.size,
         "padding_idx": None,
         "out_of_range": "skip",
     }
-    if "offsets" in given and given["offsets"] is None:
+    if "offsets" in given and given["offsets"] is None and not on_gpu:
         bags, length = np.shape(given["indices"])
         smaller["offsets"] = _like(given["dout"], length * np.arange(bags))
         weights = given["per_sample_weights"]
@@ -172,7 +187,9 @@ def _kept(ids: Ids, extent: int, padding: int | None) -> npt.NDArray[np.bool_]:
 
 
 def _flat(ids: Any) -> Ids:
-    array = ids.ids if isinstance(ids, SegmentIndex) else as_numpy(TensorRef(ids))
+    array = ids.ids if isinstance(ids, SegmentIndex) else ids
+    if not isinstance(array, np.ndarray):
+        array = as_numpy(TensorRef(array.cpu() if getattr(array, "is_cuda", False) else array))
     return array.astype(np.int64).reshape(-1)
 
 
@@ -186,4 +203,5 @@ def _like(array: Any, found: Ids) -> Any:
     """An integer array of the same family as another array."""
     adapter = family_of(array)
     convert = _CONVERSIONS.get(adapter.family if adapter else "")
-    return found if convert is None else convert(found)
+    made: Any = found if convert is None else convert(found)
+    return made.to(array.device) if getattr(array, "is_cuda", False) else made

@@ -22,17 +22,19 @@ from pullback.gpu.program import (
     Operand,
     Sort,
     Step,
+    Tile,
     ceil_div,
 )
 from pullback.gpu.sketch import Sample
 from pullback.gpu.tile import wide
 from pullback.ops.segment.contract import NEUTRAL, Traits
-from pullback.ops.segment.gpu_groups import Groups, group_bytes, walk
-from pullback.ops.segment.gpu_reduce import GROUPS, ROWS, Reduction, dense, table
+from pullback.ops.segment.gpu_groups import Groups, check_bytes, run_bytes, sort_bytes, walk
+from pullback.ops.segment.gpu_reduce import ROWS, Reduction, dense, table
 from pullback.ops.segment.gpu_spread import spread, spread_product, surround
 
-PRODUCT = 64  # positions of a piece whose products run both ways
+PRODUCT = 64  # positions of a block whose products run both ways
 PRODUCT_COLUMNS = 32
+PARTS = Tile(64, 16, 4)  # parts at a time, where their products run both ways, and columns
 _RULES = {TieRule.FIRST: "first", TieRule.LAST: "last", TieRule.SPLIT: "split"}
 _NO_SOURCE = {"index": None, "rows": None, "factor": None}
 
@@ -45,14 +47,18 @@ def _carried(traits: Traits, element: ElementKind) -> ElementKind:
     return element.accumulator
 
 
-def _grouped(traits: Traits, desc: Any, ids: Any) -> Groups:
+def _grouped(traits: Traits, desc: Any, ids: Any, order: Any, offsets: Any) -> Groups:
+    """Ids, or a prepared index: that one was checked when it was given."""
     groups = Groups(desc.num_inputs, desc.num_segments, Arena(), [])
-    operand = Operand(1, ids.element)
+    operand, prepared = Operand(1, ids.element), offsets is not None
     strict = desc.policy is IndexPolicy.ERROR
-    groups.check(operand, ids, strict, traits.ascending)
+    if not prepared:
+        groups.check(operand, ids, strict, traits.ascending)
     if traits.backward and traits.reduction == "sum":
         return groups  # rows find their group by their id alone
-    if traits.ascending:
+    if prepared and order is not None:
+        groups.take_order(operand, ids, Operand(3, order.element))
+    elif prepared or traits.ascending:
         groups.take_sorted(operand, ids)
     else:
         groups.sort(operand, ids)
@@ -60,7 +66,7 @@ def _grouped(traits: Traits, desc: Any, ids: Any) -> Groups:
 
 
 def _lookup(groups: Groups) -> dict[str, Any]:
-    return {"offsets": groups.offsets, "order": groups.order, "gate": groups.status}
+    return {**groups.sorted, "order": groups.order, "gate": groups.status}
 
 
 def _reduction(traits: Traits, desc: Any, **options: Any) -> Reduction:
@@ -75,16 +81,20 @@ def _reduction(traits: Traits, desc: Any, **options: Any) -> Reduction:
     )
 
 
-def _forward(traits: Traits, desc: Any, x: Any, ids: Any, out: Any, *_: Any) -> GpuProgram:
-    groups = _grouped(traits, desc, ids)
+def _forward(
+    traits: Traits, desc: Any, x: Any, ids: Any, out: Any, order: Any, offsets: Any, *_: Any
+) -> GpuProgram:
+    groups = _grouped(traits, desc, ids, order, offsets)
     state = {"max": "first", "min": "first", "mean": "sum"}.get(traits.reduction, traits.reduction)
     empty = NEUTRAL[traits.reduction] if desc.empty is None else float(desc.empty)
-    reduction = _reduction(traits, desc, state=state, mean=traits.reduction == "mean", fill=empty)
+    reduction = _reduction(traits, desc, state=state, mean=traits.reduction == "mean")
+    result = Operand(2, out.element)
+    groups.fill({"out": result, **walk("out", out)}, empty)
     tensors = {
         **_NO_SOURCE,
         **_lookup(groups),
         "source": Operand(0, x.element),
-        "out": Operand(2, out.element),
+        "out": result,
         **table("source", x),
         **table("out", out),
     }
@@ -93,9 +103,9 @@ def _forward(traits: Traits, desc: Any, x: Any, ids: Any, out: Any, *_: Any) -> 
 
 
 def _backward(
-    traits: Traits, desc: Any, grad: Any, ids: Any, out: Any, _order: Any, _offsets: Any, x: Any
+    traits: Traits, desc: Any, grad: Any, ids: Any, out: Any, order: Any, offsets: Any, x: Any
 ) -> GpuProgram:
-    groups = _grouped(traits, desc, ids)
+    groups = _grouped(traits, desc, ids, order, offsets)
     columns = desc.embedding_dim
     if not desc.num_inputs * columns:
         return GpuProgram(tuple(groups.steps), groups.status) if desc.num_inputs else EMPTY
@@ -110,9 +120,10 @@ def _backward(
     if traits.reduction == "prod":
         steps = _product_steps(traits, desc, groups, tensors, ids)
     elif traits.has_ties:
-        steps = _extremum_steps(traits, desc, groups, tensors, ids)
+        steps = _extremum_steps(traits, desc, groups, tensors, ids, out)
     else:
-        steps = [_spread(traits, desc, groups, tensors, ids, traits.reduction)]
+        found = groups.runs() if traits.reduction == "mean" else {}
+        steps = [_spread(traits, desc, groups, tensors, ids, traits.reduction, **found)]
     return GpuProgram((*groups.steps, *steps), groups.status)
 
 
@@ -130,11 +141,12 @@ def _spread(
     arguments = {
         "value": None,
         "holder": None,
+        "begin": None,
+        "end": None,
         **found,
         **tensors,
         **walk("ids", ids),
         "ids": Operand(1, ids.element),
-        "offsets": groups.offsets,
         "gate": groups.status,
         "count": desc.num_inputs,
         "groups": desc.num_segments,
@@ -147,46 +159,45 @@ def _spread(
         "B": tile.block,
     }
     size = desc.num_inputs * desc.embedding_dim * desc.element.itemsize
-    traffic = (2 + (rule in ("holder", "split"))) * size + desc.num_inputs * ids.element.itemsize
+    traffic = (2 + (rule == "split")) * size + desc.num_inputs * ids.element.itemsize
     grid = ceil_div(desc.num_inputs, tile.rows) * blocks
     return Step(spread, grid, arguments, tile.warps, traffic)
 
 
 def _extremum_steps(
-    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any
+    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any, out: Any
 ) -> list[Step | Sort]:
-    """Who holds each extremum, or how many do; then every row looks whether it does."""
+    """The row that holds an extremum receives the gradient, all others zeros. Where equals share
+    it, how many there are is found first."""
     segments, columns = desc.num_segments, desc.embedding_dim
+    source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
+    search = {**_NO_SOURCE, **_lookup(groups), **source, "source": tensors["x"]}
+    if desc.ties is not TieRule.SPLIT:
+        groups.fill({"out": tensors["out"], **walk("out", out)}, 0.0)
+        tables = {k: v for k, v in tensors.items() if k.startswith(("out", "grad"))}
+        reduction = _reduction(traits, desc, state=_RULES[desc.ties])
+        return reduction.steps(groups.arena, {**search, **tables})
     carried = _carried(traits, desc.element)
     value = groups.arena.take(carried, segments * columns)
     holder = groups.arena.take(ElementKind.I64, segments * columns)
-    source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
-    reduction = _reduction(traits, desc, state=_RULES[desc.ties], winners=True)
-    search = {
-        **_NO_SOURCE,
-        **_lookup(groups),
-        **source,
-        **dense("out", segments, columns),
-        "source": tensors["x"],
-        "out": value,
-        "index": holder,
-    }
-    rule = "split" if desc.ties is TieRule.SPLIT else "holder"
-    spreading = _spread(traits, desc, groups, tensors, ids, rule, value=value, holder=holder)
+    reduction = _reduction(traits, desc, state="split", winners=True)
+    search |= {**dense("out", segments, columns), "out": value, "index": holder}
+    spreading = _spread(traits, desc, groups, tensors, ids, "split", value=value, holder=holder)
     return [*reduction.steps(groups.arena, search), spreading]
 
 
 def _product_steps(
     traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any
 ) -> list[Step | Sort]:
-    """Zeros for rows without a group; products of pieces, of what surrounds them, and of rows."""
+    """Zeros for rows without a group; products of blocks, of what surrounds them, and of rows."""
     segments, columns = desc.num_segments, desc.embedding_dim
     steps: list[Step | Sort] = [_spread(traits, desc, groups, tensors, ids, "skipped")]
     if not segments:
         return steps
-    reduction = _reduction(traits, desc, state="prod", piece=PRODUCT)
+    reduction = _reduction(traits, desc, state="prod", length=PRODUCT)
+    level = reduction.levels[0]
     before = after = None
-    if reduction.is_cut:
+    if level.blocks > 1:
         source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
         search = {
             **_NO_SOURCE,
@@ -198,41 +209,36 @@ def _product_steps(
         }
         (pieces,) = reduction.steps(groups.arena, search)
         assert isinstance(pieces, Step)
-        before, after = (
-            groups.arena.take(ElementKind.F64, reduction.pieces * columns) for _ in range(2)
-        )
-        joint = GROUPS[columns]
-        blocks = ceil_div(columns, joint.block)
+        parts = 2 * level.blocks
+        before, after = (groups.arena.take(ElementKind.F64, parts * columns) for _ in range(2))
         arguments = {
-            "part_u": pieces.arguments["part_u"],
+            "keys": pieces.arguments["part_key"],
+            "held": pieces.arguments["part_held"],
+            "part": pieces.arguments["part_u"],
             "before": before,
             "after": after,
-            "offsets": groups.offsets,
-            "groups": segments,
+            "count": parts,
             "columns": columns,
-            "blocks": blocks,
-            "L": PRODUCT,
-            "P": joint.rows,
-            "B": joint.block,
+            "P": PARTS.rows,
+            "B": PARTS.block,
         }
-        grid = ceil_div(segments, joint.rows) * blocks
-        traffic = 32 * columns * (desc.num_inputs // PRODUCT)
-        steps += [pieces, Step(surround, grid, arguments, joint.warps, traffic)]
+        grid = ceil_div(columns, PARTS.block)
+        steps += [pieces, Step(surround, grid, arguments, PARTS.warps, 32 * columns * parts)]
     blocks = ceil_div(columns, PRODUCT_COLUMNS)
     arguments = {
         **tensors,
         **_lookup(groups),
         "before": before,
         "after": after,
+        "count": desc.num_inputs,
         "groups": segments,
         "columns": columns,
         "blocks": blocks,
-        "bits": segments.bit_length(),
         "L": PRODUCT,
         "B": PRODUCT_COLUMNS,
     }
     traffic = desc.num_inputs * columns * desc.element.itemsize * 3
-    steps.append(Step(spread_product, reduction.pieces * blocks, arguments, 8, traffic))
+    steps.append(Step(spread_product, level.blocks * blocks, arguments, 8, traffic))
     return steps
 
 
@@ -240,19 +246,19 @@ def _product_steps(
 
 
 def _bytes(traits: Traits, desc: Any) -> int:
-    total = group_bytes(desc.num_inputs, desc.num_segments)
+    """A check and a sort; the parts of blocks; what equals share, for each group."""
+    total = check_bytes(desc.num_inputs) + sort_bytes(desc.num_inputs, desc.num_segments)
     cells = desc.num_segments * desc.embedding_dim
     if traits.backward and traits.reduction == "prod":
-        reduction = _reduction(traits, desc, state="prod", piece=PRODUCT)
-        around = 16 * reduction.pieces * desc.embedding_dim if reduction.is_cut else 0
-        return total + reduction.nbytes + around + 2 * ALIGNMENT
+        reduction = _reduction(traits, desc, state="prod", length=PRODUCT)
+        around = 32 * reduction.levels[0].blocks * desc.embedding_dim + 2 * ALIGNMENT
+        return total + reduction.nbytes + around
     if traits.backward and not traits.has_ties:
-        return total
-    return (
-        total
-        + _reduction(traits, desc, state="sum").nbytes
-        + (16 * cells + 2 * ALIGNMENT if traits.has_ties else 0)
-    )
+        return total + run_bytes(desc.num_segments) * (traits.reduction == "mean")
+    state = {"prod": "prod", "max": "first", "min": "first"}.get(traits.reduction, "sum")
+    total += _reduction(traits, desc, state=state).nbytes
+    shared = traits.has_ties and desc.ties is TieRule.SPLIT
+    return total + (16 * cells + 2 * ALIGNMENT) * shared
 
 
 def _guarantee(traits: Traits, desc: Any) -> PrecisionGuarantee:

@@ -1,12 +1,13 @@
-"""Rows grouped by id, on the GPU: checked, sorted stably, and cut at the borders of the groups.
+"""Rows grouped by id, on the GPU: checked, and sorted stably.
 
-Keys are the ids, with everything skipped behind the last group; the framework sorts them. Group s
-is then positions offsets[s] to offsets[s+1] of the sorted order.
+Keys are the ids, with everything skipped behind the last group; the framework sorts them, as 32-bit
+numbers where they fit. A group is then a run of equal keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import triton
@@ -15,6 +16,7 @@ import triton.language as tl
 from pullback.contract.element import ElementKind
 from pullback.gpu.program import ALIGNMENT, Arena, Operand, Scratch, Sort, Step, Tile, ceil_div
 from pullback.gpu.tile import place, start_of_loop
+from pullback.ops.segment.gpu_kernels import fill
 from pullback.tensor.layout import merge
 
 FLAT = Tile(1, 1024, 4)
@@ -88,24 +90,32 @@ def make_keys(
         kept = kept & (value != padding)
     if bags is not None:
         kept = kept & (tl.load(bags + k, mask=live, other=-1) >= 0)
-    tl.store(keys + k, tl.where(kept, value, skipped), mask=live)
+    tl.store(keys + k, tl.where(kept, value, skipped).to(keys.dtype.element_ty), mask=live)
 
 
 @triton.jit
-def find_borders(keys, offsets, count, extent, bits, keys_extents, keys_strides, B: tl.constexpr):
-    """offsets[s] is the first position whose key is s or more, by bisection, for s up to extent."""
-    s = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    live = s <= extent
-    low, high = tl.zeros([B], tl.int64), tl.zeros([B], tl.int64) + count
-    for _ in range(bits):
-        open = low < high
-        middle = (low + high) // 2
-        at = place(middle, keys_extents, keys_strides)
-        key = tl.load(keys + at, mask=live & open, other=0).to(tl.int64)
-        below = key < s
-        low = tl.where(open & below, middle + 1, low)
-        high = tl.where(open & ~below, middle, high)
-    tl.store(offsets + s, low, mask=live)
+def gather_keys(ids, order, keys, count, ids_extents, ids_strides, B: tl.constexpr):
+    """Ids in an order that was found before."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = k < count
+    element = tl.load(order + k, mask=live, other=0)
+    value = tl.load(ids + place(element, ids_extents, ids_strides), mask=live, other=0)
+    tl.store(keys + k, value.to(tl.int64), mask=live)
+
+
+@triton.jit
+def find_runs(keys, begin, end, count, extent, keys_extents, keys_strides, B: tl.constexpr):
+    """Where the run of each key begins and ends; of keys that do not occur nothing is written."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = k < count
+    key = tl.load(keys + place(k, keys_extents, keys_strides), mask=live, other=-1).to(tl.int64)
+    at = place(k - 1, keys_extents, keys_strides)
+    before = tl.load(keys + at, mask=live & (k > 0), other=-1).to(tl.int64)
+    at = place(k + 1, keys_extents, keys_strides)
+    after = tl.load(keys + at, mask=k + 1 < count, other=-1).to(tl.int64)
+    kept = live & (key >= 0) & (key < extent)
+    tl.store(begin + key, k, mask=kept & (key != before))
+    tl.store(end + key, k + 1, mask=kept & (key != after))
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -120,8 +130,8 @@ class Groups:
     arena: Arena
     steps: list[Step | Sort]
     status: Scratch | None = None
-    order: Scratch | None = None
-    offsets: Scratch | None = None
+    order: Scratch | Operand | None = None
+    sorted: dict[str, Any] = field(default_factory=dict)  # the keys in order, and their loops
 
     def flat(
         self, kernel: Any, items: int, traffic: int, tile: Tile = FLAT, /, **arguments: Any
@@ -161,53 +171,78 @@ class Groups:
         self.flat(conclude, 1, 16 * blocks, **where, blocks=blocks)
 
     def keys(
-        self, ids: Any, view: Any, padding: int | None, bags: Scratch | None, skipped: int
+        self,
+        ids: Any,
+        view: Any,
+        padding: int | None,
+        bags: Scratch | None,
+        skipped: int,
+        element: ElementKind = ElementKind.I64,
     ) -> Scratch:
         """The ids that are kept, and `skipped` in place of the others."""
-        keys = self.arena.take(ElementKind.I64, self.count)
+        keys = self.arena.take(element, self.count)
         if self.count:
-            size = self.count * (view.element.itemsize + 8)
+            size = self.count * (view.element.itemsize + element.itemsize)
             where = {"ids": ids, "keys": keys, "bags": bags, "count": self.count}
             where |= {"extent": self.extent, "padding": padding, "skipped": skipped}
             self.flat(make_keys, self.count, size, **where, **walk("ids", view))
         return keys
 
-    def arrange(
-        self, ids: Any, view: Any, padding: int | None = None, bags: Scratch | None = None
-    ) -> Scratch:
-        """Sort ids that come in any order, stably; gives the sorted keys."""
-        keys = self.keys(ids, view, padding, bags, self.extent)
-        ordered, self.order = (self.arena.take(ElementKind.I64, self.count) for _ in range(2))
-        if self.count:
-            self.steps.append(Sort(keys, ordered, self.order, traffic=24 * self.count))
-        return ordered
-
     def sort(
         self, ids: Any, view: Any, padding: int | None = None, bags: Scratch | None = None
     ) -> None:
-        """Group ids that come in any order."""
-        ordered = self.arrange(ids, view, padding, bags)
-        self._borders(ordered, (self.count,), (1,), 8)
+        """Group ids that come in any order, stably."""
+        narrow = key_element(self.extent)
+        keys = self.keys(ids, view, padding, bags, self.extent, narrow)
+        ordered = self.arena.take(narrow, self.count)
+        self.order = self.arena.take(ElementKind.I64, self.count)
+        if self.count:
+            traffic = (2 * narrow.itemsize + 8) * self.count
+            self.steps.append(Sort(keys, ordered, self.order, traffic))
+        self.sorted = flat_keys(ordered, self.count)
 
     def take_sorted(self, ids: Operand, view: Any) -> None:
         """Group ids that are sorted already."""
-        walk = merge(view.extents, [view.strides], ordered=True)
-        self._borders(ids, walk.extents, walk.strides[0], view.element.itemsize)
+        self.sorted = {"keys": ids, **walk("keys", view)}
 
-    def _borders(self, keys: Any, extents: Any, strides: Any, itemsize: int) -> None:
-        self.offsets = self.arena.take(ElementKind.I64, self.extent + 1)
-        bits = self.count.bit_length()
-        where = {"keys": keys, "keys_extents": extents, "keys_strides": strides, "bits": bits}
-        traffic = (self.extent + 1) * (8 + bits * itemsize)
-        self.flat(
-            find_borders,
-            self.extent + 1,
-            traffic,
-            **where,
-            offsets=self.offsets,
-            count=self.count,
-            extent=self.extent,
-        )
+    def take_order(self, ids: Operand, view: Any, order: Operand) -> None:
+        """Group ids whose order was found before."""
+        self.order = order
+        keys = self.arena.take(ElementKind.I64, self.count)
+        if self.count:
+            where = {"ids": ids, "order": order, "keys": keys, "count": self.count}
+            size = self.count * (view.element.itemsize + 16)
+            self.flat(gather_keys, self.count, size, **where, **walk("ids", view))
+        self.sorted = flat_keys(keys, self.count)
+
+    def runs(self, cleared: bool = False) -> dict[str, Scratch]:
+        """Where the groups begin and end in the order; `cleared`: 0 where a group has no rows,
+        which else is not written."""
+        begin, end = (self.arena.take(ElementKind.I64, self.extent) for _ in range(2))
+        if cleared:
+            for table in (begin, end):
+                self.fill({"out": table, "out_extents": (self.extent,), "out_strides": (1,)}, 0.0)
+        if self.count:
+            where = {"begin": begin, "end": end, "count": self.count, "extent": self.extent}
+            self.flat(find_runs, self.count, 24 * self.count, **self.sorted, **where)
+        return {"begin": begin, "end": end}
+
+    def fill(self, out: dict[str, Any], value: float) -> None:
+        """One value in all of a tensor, which is given with its loops."""
+        count = prod(out["out_extents"])
+        if count:
+            size = count * out["out"].element.itemsize
+            where = {"gate": self.status, "value": value, "count": count}
+            self.flat(fill, count, size, **out, **where)
+
+
+def key_element(extent: int) -> ElementKind:
+    """The narrowest keys that hold all groups and one number more."""
+    return ElementKind.I32 if extent < 2**31 else ElementKind.I64
+
+
+def flat_keys(keys: Scratch, count: int) -> dict[str, Any]:
+    return {"keys": keys, "keys_extents": (count,), "keys_strides": (1,)}
 
 
 def walk(name: str, view: Any) -> dict[str, Any]:
@@ -215,8 +250,16 @@ def walk(name: str, view: Any) -> dict[str, Any]:
     return {f"{name}_extents": loops.extents, f"{name}_strides": loops.strides[0]}
 
 
-def group_bytes(count: int, extent: int) -> int:
-    """Scratch that a check and a sort take."""
-    blocks = ceil_div(count, FLAT.block)
-    words = 2 * blocks + STATUS_WORDS + 3 * count + extent + 1
-    return 8 * words + 8 * ALIGNMENT
+def check_bytes(count: int) -> int:
+    """Scratch that a check of ids takes."""
+    return 8 * (2 * ceil_div(count, FLAT.block) + STATUS_WORDS) + 3 * ALIGNMENT
+
+
+def sort_bytes(count: int, extent: int) -> int:
+    """Scratch that a sort takes, or an order that was found before."""
+    return (2 * key_element(extent).itemsize + 8) * count + 3 * ALIGNMENT
+
+
+def run_bytes(extent: int) -> int:
+    """Scratch that the borders of all groups take."""
+    return 16 * extent + 2 * ALIGNMENT

@@ -1,9 +1,10 @@
-"""Reductions over groups of rows in Triton, and what their gradients need.
+"""Reductions over runs of equal keys in Triton, and what their gradients need.
 
-The sorted positions are cut into blocks of `L`, so that no program has more than a block to do: the
-part of a group in one block is a piece. Group s has the pieces from number s + offsets[s] // L on,
-which needs no table of them. A group of one piece is written at once; the pieces of a long one are
-joined by `finish`, in their order.
+Sorted positions are cut into blocks, one program to a block and some columns of it: how many groups
+there are, and how full they are, makes no difference. A segmented scan reduces all runs of a tile
+at once. A run that lies within its block is written at its last position. Of the others a block
+leaves one part for the run it begins with and one for the run it ends with, and the parts, which
+are sorted by key too, are reduced by the same kernel until one block is left: a fixed tree.
 """
 
 from __future__ import annotations
@@ -30,105 +31,60 @@ def join(u1, v1, u2, v2, STATE: tl.constexpr):
     return u, v
 
 
-@triton.jit
-def times(a, b):
-    return a * b
+# --- the same within runs: f2 says that a run begins somewhere in the second operand ------------
 
 
 @triton.jit
-def fold(u, v, STATE: tl.constexpr):
-    """The state of all rows of a tile, its first axis."""
+def run_sum(f1, u1, f2, u2):
+    return f1 | f2, tl.where(f2 != 0, u2, u1 + u2)
+
+
+@triton.jit
+def run_product(f1, u1, f2, u2):
+    return f1 | f2, tl.where(f2 != 0, u2, u1 * u2)
+
+
+@triton.jit
+def run_first(f1, u1, v1, f2, u2, v2):
+    u, v = first_of(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def run_last(f1, u1, v1, f2, u2, v2):
+    u, v = last_of(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def run_shared(f1, u1, v1, f2, u2, v2):
+    u, v = shared_by(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def scan_runs(f, u, v, STATE: tl.constexpr):
+    """States from the begin of each row's run, or of the tile, on."""
     if STATE == "sum":
-        u, v = tl.sum(u, 0), tl.max(v, 0)
+        f, u = tl.associative_scan((f, u), 0, run_sum)
     elif STATE == "prod":
-        u, v = tl.reduce(u, 0, times), tl.max(v, 0)
+        f, u = tl.associative_scan((f, u), 0, run_product)
     elif STATE == "first":
-        u, v = tl.reduce((u, v), 0, first_of)
+        f, u, v = tl.associative_scan((f, u, v), 0, run_first)
     elif STATE == "last":
-        u, v = tl.reduce((u, v), 0, last_of)
+        f, u, v = tl.associative_scan((f, u, v), 0, run_last)
     else:
-        u, v = tl.reduce((u, v), 0, shared_by)
-    return u, v
+        f, u, v = tl.associative_scan((f, u, v), 0, run_shared)
+    return f, u, v
 
 
 @triton.jit
-def piece_of(offsets, number, groups, bits, L: tl.constexpr):
-    """Group, first and last position, and number of pieces of the group, of a piece."""
-    low = number * 0
-    high = low + groups
-    for _ in range(bits):  # the last group whose first piece is not beyond `number`
-        middle = (low + high) // 2
-        before = middle + tl.load(offsets + middle) // L <= number
-        low = tl.where((high - low > 1) & before, middle, low)
-        high = tl.where((high - low > 1) & ~before, middle, high)
-    begin, end = tl.load(offsets + low), tl.load(offsets + low + 1)
-    first = low + begin // L
-    block = begin // L + number - first
-    start = tl.maximum(begin, block * L)
-    return low, start, tl.minimum(end, block * L + L), 1 + end // L - begin // L
-
-
-@triton.jit
-def conclude_group(
-    u,
-    v,
-    held,
-    group,
-    column,
-    live,
-    out,
-    index,
-    source,
-    rows,
-    empty: tl.float64,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    index_strides,
-    index_steps,
-    source_extents,
-    source_strides,
-    source_columns,
-    source_steps,
-    STATE: tl.constexpr,
-    MEAN: tl.constexpr,
-    FILL: tl.constexpr,
-    KEEP: tl.constexpr,
-    WINNERS: tl.constexpr,
-):
-    """Write groups of a tile. FILL: what has no rows gets `empty`. KEEP: results are added to what
-    is there. WINNERS: the state itself is the result, u in `out` and v in `index`."""
-    at = place(group, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
-    if index is not None:
-        at_index = place(group, out_extents, index_strides)[:, None]
-        at_index = at_index + place(column, out_columns, index_steps)[None, :]
-    some = (held > 0)[:, None]
-    if WINNERS:
-        tl.store(out + at, u, mask=live)
-        tl.store(index + at_index, v, mask=live)
-    elif (STATE == "first") | (STATE == "last"):
-        row = v
-        if rows is not None:
-            row = tl.load(rows + v, mask=live & some, other=0)
-        # The winner's own bits.
-        bits = place(row, source_extents, source_strides)
-        bits = bits + place(column, source_columns, source_steps)[None, :]
-        raw = tl.load(source + bits, mask=live & some, other=0.0)
-        fill = tl.full(raw.shape, empty, tl.float64).to(raw.dtype)
-        tl.store(out + at, tl.where(some, raw, fill), mask=live)
-        if index is not None:
-            tl.store(index + at_index, tl.where(some, row, -1), mask=live)
-    else:
-        if MEAN:
-            u = divide(u, tl.maximum(held, 1).to(u.dtype)[:, None])
-        if KEEP:
-            live = live & some
-            u = u + tl.load(out + at, mask=live, other=0.0).to(u.dtype)
-        if FILL:
-            u = tl.where(some, u, tl.full(u.shape, empty, tl.float64).to(u.dtype))
-        tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
+def last_row(value, P: tl.constexpr):
+    """The last row of a tile, bit for bit, as a tile of one row."""
+    BITS: tl.constexpr = tl.int64 if value.dtype.primitive_bitwidth == 64 else tl.int32
+    last = (tl.arange(0, P) == P - 1)[:, None]
+    bits = tl.sum(tl.where(last, value.to(BITS, bitcast=True), 0), 0)
+    return bits.to(value.dtype, bitcast=True)[None, :]
 
 
 @triton.jit
@@ -140,25 +96,102 @@ def unit(P: tl.constexpr, B: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constex
 
 
 @triton.jit
+def write_groups(
+    u,
+    v,
+    held,
+    group,
+    column,
+    live,
+    out,
+    index,
+    source,
+    rows,
+    grad,
+    out_extents,
+    out_strides,
+    out_columns,
+    out_steps,
+    index_strides,
+    index_steps,
+    source_extents,
+    source_strides,
+    source_columns,
+    source_steps,
+    grad_extents,
+    grad_strides,
+    grad_columns,
+    grad_steps,
+    STATE: tl.constexpr,
+    MEAN: tl.constexpr,
+    KEEP: tl.constexpr,
+    WINNERS: tl.constexpr,
+):
+    """Write the groups of a tile that `live` names. KEEP: results are added to what is there.
+    WINNERS: the state itself is the result, u in `out` and v in `index`. With `grad`, the row that
+    holds an extremum receives the gradient of its group."""
+    EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
+    if grad is not None:
+        at = place(group, grad_extents, grad_strides)[:, None]
+        at = at + place(column, grad_columns, grad_steps)[None, :]
+        g = tl.load(grad + at, mask=live, other=0.0)
+        at = place(v, out_extents, out_strides) + place(column, out_columns, out_steps)[None, :]
+        tl.store(out + at, g, mask=live)
+    else:
+        at = place(group, out_extents, out_strides)[:, None]
+        at = at + place(column, out_columns, out_steps)[None, :]
+        if index is not None:
+            at_index = place(group, out_extents, index_strides)[:, None]
+            at_index = at_index + place(column, out_columns, index_steps)[None, :]
+        if WINNERS:
+            tl.store(out + at, u, mask=live)
+            tl.store(index + at_index, v, mask=live)
+        elif EXTREMUM:
+            row = v
+            if rows is not None:
+                row = tl.load(rows + v, mask=live, other=0)
+            # The winner's own bits.
+            bits = place(row, source_extents, source_strides)
+            bits = bits + place(column, source_columns, source_steps)[None, :]
+            tl.store(out + at, tl.load(source + bits, mask=live, other=0.0), mask=live)
+            if index is not None:
+                tl.store(index + at_index, row, mask=live)
+        else:
+            if MEAN:
+                u = divide(u, tl.maximum(held, 1).to(u.dtype)[:, None])
+            if KEEP:
+                u = u + tl.load(out + at, mask=live, other=0.0).to(u.dtype)
+            tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
+
+
+@triton.jit
 def reduce(
     source,
     out,
     index,
-    offsets,
+    grad,
+    keys,
     order,
     rows,
     factor,
     gate,
+    old_u,
+    old_v,
+    old_held,
+    part_key,
     part_u,
     part_v,
     part_held,
+    count,
     groups,
+    padding,
     columns,
     blocks,
-    bits,
+    length,
     factor_extents,
     factor_strides,
-    empty: tl.float64,
+    keys_extents,
+    keys_strides,
     out_extents,
     out_strides,
     out_columns,
@@ -169,182 +202,164 @@ def reduce(
     source_strides,
     source_columns,
     source_steps,
+    grad_extents,
+    grad_strides,
+    grad_columns,
+    grad_steps,
     STATE: tl.constexpr,
     SIGN: tl.constexpr,
     MEAN: tl.constexpr,
     DIVIDE: tl.constexpr,
-    FILL: tl.constexpr,
     KEEP: tl.constexpr,
     WINNERS: tl.constexpr,
     WIDE: tl.constexpr,
-    L: tl.constexpr,
     P: tl.constexpr,
     B: tl.constexpr,
 ):
-    """One piece of a group, B columns of it, P rows at a time. Position p holds element order[p],
-    which reads row rows[element] of the source, or none if that is negative; `factor`, one for
-    each element, is what its row is multiplied with, or divided by."""
+    """The runs of a block of `length` positions, B columns of them, P rows at a time. Position p
+    has a key and holds element order[p], which reads row rows[element] of the source, or none if
+    that is negative; `factor`, one for each element, is what its row is multiplied with, or divided
+    by. Where there are `old` parts, positions are those instead. Keys outside of the groups are
+    left out, and `padding`. Without `out`, parts are all that is wanted."""
+    EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
-    total = groups + tl.load(offsets + groups) // L
     column = block * B + tl.arange(0, B)
-    live = (column < columns) & (number < total)
+    live = column < columns
     if gate is not None:
         live = live & (tl.load(gate) == 0)
-    group, start, end, pieces = piece_of(offsets, number, groups, bits, L)
-    end = tl.where(number < total, end, start)
-    u, v = unit(P, B, STATE, WIDE)
-    held = tl.zeros([P], tl.int64)
+    start = number * length
+    end = tl.minimum(start + length, count)
+    first_key = tl.load(keys + place(start, keys_extents, keys_strides)).to(tl.int64)
+    last_key = tl.load(keys + place(end - 1, keys_extents, keys_strides)).to(tl.int64)
+    if part_key is not None:
+        # -1 is a key too, but one that is left out.
+        neighbour = place(tl.maximum(start - 1, 0), keys_extents, keys_strides)
+        before = tl.load(keys + neighbour).to(tl.int64)
+        neighbour = place(tl.minimum(end, count - 1), keys_extents, keys_strides)
+        after = tl.load(keys + neighbour).to(tl.int64)
+        head_open = (start > 0) & (before == first_key)
+        tail_open = (end < count) & (after == last_key)
+        head_held, tail_held = tl.zeros([P], tl.int64), tl.zeros([P], tl.int64)
+    carry_u, carry_v = unit(1, B, STATE, WIDE)
+    carry_held = tl.full((), 0, tl.int64)
     for first in range(start, end, P):
         p = first + tl.arange(0, P)
         inside = p < end
-        element = p
-        if order is not None:
-            element = tl.load(order + p, mask=inside, other=0)
-        row = element
-        if rows is not None:
-            row = tl.load(rows + element, mask=inside, other=-1)
-            inside = inside & (row >= 0)
-        at = place(row, source_extents, source_strides)[:, None]
-        at = at + place(column, source_columns, source_steps)[None, :]
-        use = inside[:, None] & live[None, :]
-        value = tl.load(source + at, mask=use, other=0.0).to(WIDE)
-        if factor is not None:
-            at = place(element, factor_extents, factor_strides)
-            scale = tl.load(factor + at, mask=inside, other=1)
-            scale = scale.to(WIDE)[:, None]
-            value = divide(value, scale) if DIVIDE else value * scale
-        held += inside.to(tl.int64)
-        if STATE == "prod":
-            value = tl.where(use, value, 1.0)
-        who = tl.broadcast_to(element[:, None], [P, B])
-        if STATE == "split":
-            who = tl.where(use, 1, 0).to(tl.int64)
-        elif (STATE == "first") | (STATE == "last"):
-            who = tl.where(use, who, -1)
-        u, v = join(u, v, value * SIGN, who, STATE)
-    u, v = fold(u, v, STATE)
-    count = tl.sum(held, 0)
-    if pieces > 1:
-        at = number * columns + column
-        tl.store(part_u + at, u, mask=live)
-        tl.store(part_v + at, v, mask=live)
-        tl.store(part_held + number, count, mask=(number < total) & (block == 0))
-    elif out is not None:
-        conclude_group(
-            u[None, :],
-            v[None, :],
-            tl.full([1], 0, tl.int64) + count,
-            tl.full([1], 0, tl.int64) + group,
-            column,
-            live[None, :],
-            out,
-            index,
-            source,
-            rows,
-            empty,
-            out_extents,
-            out_strides,
-            out_columns,
-            out_steps,
-            index_strides,
-            index_steps,
-            source_extents,
-            source_strides,
-            source_columns,
-            source_steps,
-            STATE,
-            MEAN,
-            FILL,
-            KEEP,
-            WINNERS,
-        )
+        at = place(p, keys_extents, keys_strides)
+        key = tl.load(keys + at, mask=inside, other=-1).to(tl.int64)
+        at = place(p - 1, keys_extents, keys_strides)
+        previous = tl.load(keys + at, mask=inside & (p > start), other=-1).to(tl.int64)
+        at = place(p + 1, keys_extents, keys_strides)
+        following = tl.load(keys + at, mask=p + 1 < end, other=-1).to(tl.int64)
+        begins = (p == start) | (key != previous)
+        ends = inside & ((p + 1 == end) | (key != following))
+        kept = inside & (key >= 0) & (key < groups)
+        if padding is not None:
+            kept = kept & (key != padding)
+        if old_held is not None:
+            counted = tl.load(old_held + p, mask=kept, other=0)
+            kept = kept & (counted > 0)
+            use = kept[:, None] & live[None, :]
+            at = (p * columns)[:, None] + column[None, :]
+            u, v = unit(P, B, STATE, WIDE)
+            u = tl.where(use, tl.load(old_u + at, mask=use, other=0.0), u)
+            if old_v is not None:
+                v = tl.where(use, tl.load(old_v + at, mask=use, other=0), v)
+        else:
+            element = p
+            if order is not None:
+                element = tl.load(order + p, mask=kept, other=0)
+            row = element
+            if rows is not None:
+                row = tl.load(rows + element, mask=kept, other=-1)
+                kept = kept & (row >= 0)
+            counted = kept.to(tl.int64)
+            use = kept[:, None] & live[None, :]
+            at = place(row, source_extents, source_strides)[:, None]
+            at = at + place(column, source_columns, source_steps)[None, :]
+            u = tl.load(source + at, mask=use, other=0.0).to(WIDE)
+            if factor is not None:
+                at = place(element, factor_extents, factor_strides)
+                scale = tl.load(factor + at, mask=kept, other=1)
+                scale = scale.to(WIDE)[:, None]
+                u = divide(u, scale) if DIVIDE else u * scale
+            u = u * SIGN
+            v = tl.zeros([P, B], tl.int64)
+            if STATE == "prod":
+                u = tl.where(use, u, 1.0)
+            elif STATE == "split":
+                v = tl.where(use, 1, v)
+            elif EXTREMUM:
+                v = tl.where(use, tl.broadcast_to(element[:, None], [P, B]), -1)
+        flag = begins.to(tl.int32)
+        _, u, v = scan_runs(tl.broadcast_to(flag[:, None], [P, B]), u, v, STATE)
+        begun, held = tl.associative_scan((flag, counted), 0, run_sum)
+        held = tl.where(begun == 0, carry_held + held, held)
+        whole_u, whole_v = join(carry_u, carry_v, u, v, STATE)
+        u = tl.where((begun == 0)[:, None], whole_u, u)
+        if (EXTREMUM) | (STATE == "split"):
+            v = tl.where((begun == 0)[:, None], whole_v, v)
+            carry_v = last_row(v, P)
+        carry_u = last_row(u, P)
+        carry_held = tl.sum(tl.where(p == first + P - 1, held, 0), 0)
+        done = ends & (held > 0)
+        if part_key is not None:
+            left = ends & (((key == first_key) & head_open) | ((key == last_key) & tail_open))
+            done = done & ~left
+            tail = (key == last_key).to(tl.int64)
+            head_held += tl.where(left & (tail == 0), held, 0)
+            tail_held += tl.where(left & (tail != 0), held, 0)
+            at = ((2 * number + tail) * columns)[:, None] + column[None, :]
+            cut = (left & (held > 0))[:, None] & live[None, :]
+            tl.store(part_u + at, u, mask=cut)
+            if part_v is not None:
+                tl.store(part_v + at, v, mask=cut)
+        if out is not None:
+            write_groups(
+                u,
+                v,
+                held,
+                key,
+                column,
+                done[:, None] & live[None, :],
+                out,
+                index,
+                source,
+                rows,
+                grad,
+                out_extents,
+                out_strides,
+                out_columns,
+                out_steps,
+                index_strides,
+                index_steps,
+                source_extents,
+                source_strides,
+                source_columns,
+                source_steps,
+                grad_extents,
+                grad_strides,
+                grad_columns,
+                grad_steps,
+                STATE,
+                MEAN,
+                KEEP,
+                WINNERS,
+            )
+    if part_key is not None:
+        tl.store(part_key + 2 * number, first_key, mask=block == 0)
+        tl.store(part_key + 2 * number + 1, last_key, mask=block == 0)
+        tl.store(part_held + 2 * number, tl.sum(head_held, 0), mask=block == 0)
+        tl.store(part_held + 2 * number + 1, tl.sum(tail_held, 0), mask=block == 0)
 
 
 @triton.jit
-def finish(
-    source,
-    out,
-    index,
-    offsets,
-    rows,
-    gate,
-    part_u,
-    part_v,
-    part_held,
-    groups,
-    columns,
-    blocks,
-    empty: tl.float64,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    index_strides,
-    index_steps,
-    source_extents,
-    source_strides,
-    source_columns,
-    source_steps,
-    STATE: tl.constexpr,
-    MEAN: tl.constexpr,
-    FILL: tl.constexpr,
-    KEEP: tl.constexpr,
-    WINNERS: tl.constexpr,
-    WIDE: tl.constexpr,
-    L: tl.constexpr,
-    P: tl.constexpr,
-    B: tl.constexpr,
-):
-    """Join the pieces of P groups, where they have several."""
-    program = tl.program_id(0).to(tl.int64)
-    group = program // blocks * P + tl.arange(0, P)
-    column = program % blocks * B + tl.arange(0, B)
-    known = group < groups
-    begin = tl.load(offsets + group, mask=known, other=0)
-    end = tl.load(offsets + group + 1, mask=known, other=0)
-    pieces = tl.where(known, 1 + end // L - begin // L, 1)
-    live = (known & (pieces > 1))[:, None] & (column < columns)[None, :]
+def fill(out, gate, value: tl.float64, count, out_extents, out_strides, B: tl.constexpr):
+    """One value everywhere: what groups without rows have."""
+    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = k < count
     if gate is not None:
         live = live & (tl.load(gate) == 0)
-    u, v = unit(P, B, STATE, WIDE)
-    held = tl.zeros([P], tl.int64)
-    most = tl.max(pieces, 0)
-    for piece in range(tl.where(most > 1, most, 0)):
-        number = group + begin // L + piece
-        use = live & (piece < pieces)[:, None]
-        at = (number * columns)[:, None] + column[None, :]
-        other_u, other_v = unit(P, B, STATE, WIDE)
-        other_u = tl.where(use, tl.load(part_u + at, mask=use, other=0.0), other_u)
-        other_v = tl.where(use, tl.load(part_v + at, mask=use, other=0), other_v)
-        u, v = join(u, v, other_u, other_v, STATE)
-        some = known & (pieces > 1) & (piece < pieces)
-        held += tl.load(part_held + number, mask=some, other=0)
-    conclude_group(
-        u,
-        v,
-        held,
-        group,
-        column,
-        live,
-        out,
-        index,
-        source,
-        rows,
-        empty,
-        out_extents,
-        out_strides,
-        out_columns,
-        out_steps,
-        index_strides,
-        index_steps,
-        source_extents,
-        source_strides,
-        source_columns,
-        source_steps,
-        STATE,
-        MEAN,
-        FILL,
-        KEEP,
-        WINNERS,
-    )
+    block = tl.full([B], value, tl.float64).to(out.dtype.element_ty)
+    tl.store(out + place(k, out_extents, out_strides), block, mask=live)

@@ -1,4 +1,4 @@
-"""A reduction over groups as steps: shared by segments, and by embeddings and their bags."""
+"""A reduction over runs of keys as steps: shared by segments, and by embeddings and their bags."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.gpu.program import ALIGNMENT, Arena, Scratch, Sort, Step, Steps, Tile, ceil_div
+from pullback.gpu.program import (
+    ALIGNMENT,
+    Arena,
+    Scratch,
+    Sort,
+    Step,
+    Steps,
+    Tile,
+    ceil_div,
+    power_of_two,
+)
 from pullback.gpu.tile import wide
-from pullback.ops.segment.gpu_kernels import finish, reduce
+from pullback.ops.segment.gpu_kernels import reduce
 from pullback.tensor.layout import merge
 
 # By columns: rows of a group at a time, and columns.
 ROWS = Steps(
     (1, Tile(128, 1, 4)), (8, Tile(64, 8, 4)), (32, Tile(16, 32, 4)), (None, Tile(8, 128, 4))
 )
-# The same where only pieces are wanted: products in f64, which would spill.
-PIECES = Steps(*ROWS.entries[:-1], (None, Tile(16, 64, 4)))
-# Groups at a time, where their pieces are joined: two cells a thread, more would spill in f64.
-GROUPS = Steps((1, Tile(128, 1, 4)), (8, Tile(32, 8, 4)), (None, Tile(8, 32, 4)))
-PIECE = 1024  # positions of a piece
+# The same where runs are scanned, which takes more registers.
+RUNS = Steps(
+    (1, Tile(256, 1, 4)), (8, Tile(64, 8, 4)), (32, Tile(16, 32, 2)), (None, Tile(8, 128, 2))
+)
+SHORTEST, LONGEST = 64, 1024  # positions of a block
+PROGRAMS = 2048  # as many as keep a large GPU busy, as these have few warps
 
 
 def table(name: str, view: Any, lead: int = 1) -> dict[str, Any]:
@@ -45,6 +56,29 @@ def dense(name: str, rows: int, columns: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """One launch: so many positions, or parts of the level before, in blocks of `length`."""
+
+    positions: int
+    length: int
+
+    @property
+    def blocks(self) -> int:
+        return ceil_div(self.positions, self.length)
+
+
+def levels_of(positions: int, columns: int, length: int | None = None) -> list[Level]:
+    """Blocks of positions, of their parts (two a block), and so on, until one block is left."""
+    found: list[Level] = []
+    across = ceil_div(columns, RUNS[columns].block)
+    while not found or found[-1].blocks > 1:
+        wanted = power_of_two(positions * across // PROGRAMS)
+        found.append(Level(positions, length or min(max(wanted, SHORTEST), LONGEST)))
+        positions, length = 2 * found[-1].blocks, None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """What is reduced and how; see the kernel `reduce` for its options."""
 
@@ -57,78 +91,85 @@ class Reduction:
     sign: int = 1
     mean: bool = False
     divide: bool = False
-    fill: float | None = None
     keep: bool = False
     winners: bool = False
-    piece: int = PIECE
+    length: int | None = None  # of the blocks of the first level, where it matters
 
     @property
-    def pieces(self) -> int:
-        return self.groups + self.positions // self.piece
+    def levels(self) -> list[Level]:
+        return levels_of(self.positions, self.columns, self.length)
 
     @property
-    def is_cut(self) -> bool:
-        """Whether a group may have more than one piece."""
-        return self.positions >= self.piece
+    def _tracked(self) -> bool:
+        """Whether a part has a second number: who holds it, or how many do."""
+        return self.state not in ("sum", "prod")
 
     @property
     def nbytes(self) -> int:
-        size = self.pieces * (2 * 8 * self.columns + 8) if self.is_cut else 0
-        return size + 4 * ALIGNMENT
+        """Scratch for parts: two for each block, of levels with several."""
+        cell = self.carried.itemsize + 8 * self._tracked
+        parts = sum(2 * level.blocks for level in self.levels[:-1])
+        return parts * (self.columns * cell + 16) + 4 * ALIGNMENT * len(self.levels)
 
-    def parts(self, arena: Arena) -> dict[str, Scratch]:
-        count = self.pieces if self.is_cut else 0
+    def parts(self, arena: Arena, blocks: int) -> dict[str, Scratch | None]:
+        if blocks == 1:
+            return dict.fromkeys(("part_key", "part_u", "part_v", "part_held"))
+        cells = 2 * blocks * self.columns
         return {
-            "part_u": arena.take(self.carried, count * self.columns),
-            "part_v": arena.take(ElementKind.I64, count * self.columns),
-            "part_held": arena.take(ElementKind.I64, count),
+            "part_key": arena.take(ElementKind.I64, 2 * blocks),
+            "part_u": arena.take(self.carried, cells),
+            "part_v": arena.take(ElementKind.I64, cells) if self._tracked else None,
+            "part_held": arena.take(ElementKind.I64, 2 * blocks),
         }
 
     def steps(self, arena: Arena, tensors: dict[str, Any]) -> list[Step | Sort]:
-        """`tensors`: source, out, index, offsets, order, rows, factor, gate, and their loops."""
-        if not self.groups * self.columns:
+        """`tensors`: source, out, index, grad, keys, order, rows, factor, gate, and their loops.
+        Without `out` parts are made, at one level."""
+        if not self.positions * self.columns * self.groups:
             return []
-        pieces_only = tensors["out"] is None
-        tile = (PIECES if pieces_only else ROWS)[self.columns]
-        joint = GROUPS[self.columns]
-        shared = {
+        tile = RUNS[self.columns]
+        across = ceil_div(self.columns, tile.block)
+        arguments = {
+            "grad": None,
+            "padding": None,
+            **{f"grad_{part}": () for part in ("extents", "strides", "columns", "steps")},
+            "factor_extents": (),
+            "factor_strides": (),
             "index_strides": tensors["out_strides"],
             "index_steps": tensors["out_steps"],
             **tensors,
-            **self.parts(arena),
             "groups": self.groups,
             "columns": self.columns,
-            "empty": 0.0 if self.fill is None else float(self.fill),
+            "blocks": across,
             "STATE": self.state,
+            "SIGN": self.sign,
             "MEAN": self.mean,
-            "FILL": self.fill is not None,
+            "DIVIDE": self.divide,
             "KEEP": self.keep,
             "WINNERS": self.winners,
             "WIDE": wide(self.carried),
-            "L": self.piece,
-        }
-        blocks = ceil_div(self.columns, tile.block)
-        own = {
-            "blocks": blocks,
-            "bits": self.groups.bit_length(),
-            "factor_extents": (),
-            "factor_strides": (),
-            **{name: tensors[name] for name in tensors if name.startswith("factor_")},
-            "SIGN": self.sign,
-            "DIVIDE": self.divide,
-            "P": min(tile.rows, self.piece),
+            "P": tile.rows,
             "B": tile.block,
         }
-        size = self.element.itemsize
-        traffic = (self.positions + self.groups) * self.columns * size + 8 * self.positions
-        found: list[Step | Sort] = [
-            Step(reduce, self.pieces * blocks, {**shared, **own}, tile.warps, traffic)
-        ]
-        if self.is_cut and not pieces_only:
-            blocks = ceil_div(self.columns, joint.block)
-            own = {"blocks": blocks, "P": joint.rows, "B": joint.block}
-            left = {k: v for k, v in shared.items() if k != "order" and not k.startswith("factor")}
-            grid = ceil_div(self.groups, joint.rows) * blocks
-            traffic = 16 * self.positions // self.piece * self.columns + 16 * self.groups
-            found.append(Step(finish, grid, {**left, **own}, joint.warps, traffic))
+        found: list[Step | Sort] = []
+        old: dict[str, Any] = dict.fromkeys(("old_u", "old_v", "old_held"))
+        for level in self.levels[: 1 if tensors["out"] is None else None]:
+            parts = self.parts(arena, level.blocks)
+            own = {**old, **parts, "count": level.positions, "length": level.length}
+            grid = level.blocks * across
+            traffic = self._traffic(level, bool(found))
+            found.append(Step(reduce, grid, {**arguments, **own}, tile.warps, traffic))
+            old = {f"old_{part}": parts[f"part_{part}"] for part in ("u", "v", "held")}
+            arguments |= {"keys": parts["part_key"], "order": None, "factor": None}
+            arguments |= {"keys_extents": (2 * level.blocks,), "keys_strides": (1,)}
+            arguments |= {"factor_extents": (), "factor_strides": ()}
         return found
+
+    def _traffic(self, level: Level, parts: bool) -> int:
+        """Rows of positions and of groups; or two parts of every block, read and written."""
+        cell = self.carried.itemsize + 8 * self._tracked
+        if parts:
+            return level.positions * (self.columns * cell + 16)
+        groups = min(self.groups, self.positions)
+        size = (self.positions + groups) * self.columns * self.element.itemsize
+        return size + 16 * self.positions + 2 * level.blocks * self.columns * cell

@@ -5,14 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, place
-from pullback.ops.segment.gpu_kernels import piece_of, times
+from pullback.gpu.tile import divide, place, start_of_loop
+from pullback.ops.segment.gpu_kernels import last_row, run_product
 
 
 @triton.jit
 def spread(
     ids,
-    offsets,
+    begin,
+    end,
     grad,
     x,
     value,
@@ -43,9 +44,8 @@ def spread(
     P: tl.constexpr,
     B: tl.constexpr,
 ):
-    """Each row receives the gradient of its group: whole ("sum"), its share ("mean"), if it is the
-    one that holds the extremum ("holder"), or its share if it is among the equals ("split"). With
-    "skipped", only rows without a group are written."""
+    """Each row receives the gradient of its group: whole ("sum"), its share ("mean"), or its share
+    if it is among the equals ("split"). With "skipped", only rows without a group are written."""
     program = tl.program_id(0).to(tl.int64)
     row = program // blocks * P + tl.arange(0, P)
     column = program % blocks * B + tl.arange(0, B)
@@ -66,12 +66,9 @@ def spread(
         at = at + place(column, grad_columns, grad_steps)[None, :]
         g = tl.load(grad + at, mask=take, other=0.0).to(WIDE)
     if RULE == "mean":
-        begin = tl.load(offsets + group, mask=kept, other=0)
-        end = tl.load(offsets + group + 1, mask=kept, other=1)
-        g = divide(g, (end - begin).to(WIDE)[:, None])
-    elif RULE == "holder":
-        held = tl.load(holder + table, mask=take, other=-1)
-        g = tl.where(held == row[:, None], g, 0.0)
+        first = tl.load(begin + group, mask=kept, other=0)
+        last = tl.load(end + group, mask=kept, other=1)
+        g = divide(g, (last - first).to(WIDE)[:, None])
     elif RULE == "split":
         best = tl.load(value + table, mask=take, other=0.0)
         equals = tl.load(holder + table, mask=take, other=1)
@@ -90,67 +87,91 @@ def spread(
 
 @triton.jit
 def surround(
-    part_u,
+    keys,
+    held,
+    part,
     before,
     after,
-    offsets,
-    groups,
+    count,
     columns,
-    blocks,
-    L: tl.constexpr,
     P: tl.constexpr,
     B: tl.constexpr,
 ):
-    """For each piece of a group of several, the products of the pieces before and after it."""
-    program = tl.program_id(0).to(tl.int64)
-    group = program // blocks * P + tl.arange(0, P)
-    column = program % blocks * B + tl.arange(0, B)
-    known = group < groups
-    begin = tl.load(offsets + group, mask=known, other=0)
-    end = tl.load(offsets + group + 1, mask=known, other=0)
-    pieces = tl.where(known, 1 + end // L - begin // L, 1)
-    live = (known & (pieces > 1))[:, None] & (column < columns)[None, :]
-    most = tl.max(pieces, 0)
-    rounds = tl.where(most > 1, most, 0)
-    left = tl.full([P, B], 1.0, tl.float64)
-    right = left
-    for step in range(rounds):
-        use = live & (step < pieces)[:, None]
-        first = group + begin // L
-        at = ((first + step) * columns)[:, None] + column[None, :]
-        tl.store(before + at, left, mask=use)
-        left *= tl.load(part_u + at, mask=use, other=1.0)
-        at = ((first + pieces - 1 - step) * columns)[:, None] + column[None, :]
-        tl.store(after + at, right, mask=use)
-        right *= tl.load(part_u + at, mask=use, other=1.0)
+    """For each part of a run that several blocks share, the products of its parts before and after
+    it: all parts, P of them at a time, from either end."""
+    column = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    live = column < columns
+    carry = tl.full([1, B], 1.0, tl.float64)
+    for first in range(start_of_loop(), count, P):
+        e = first + tl.arange(0, P)
+        left = _neighbour(keys, held, part, e, e - 1, count, columns, column, live)
+        begins = _is_other(keys, e, e - 1, count).to(tl.int32)
+        flag, product = tl.associative_scan(
+            (tl.broadcast_to(begins[:, None], [P, B]), left), 0, run_product
+        )
+        product = tl.where(flag == 0, carry * product, product)
+        at = (e * columns)[:, None] + column[None, :]
+        tl.store(before + at, product, mask=(e < count)[:, None] & live[None, :])
+        carry = last_row(product, P)
+    carry = tl.full([1, B], 1.0, tl.float64)
+    for first in range(start_of_loop(), count, P):
+        e = count - 1 - first - tl.arange(0, P)
+        right = _neighbour(keys, held, part, e, e + 1, count, columns, column, live)
+        begins = _is_other(keys, e, e + 1, count).to(tl.int32)
+        flag, product = tl.associative_scan(
+            (tl.broadcast_to(begins[:, None], [P, B]), right), 0, run_product
+        )
+        product = tl.where(flag == 0, carry * product, product)
+        at = (e * columns)[:, None] + column[None, :]
+        tl.store(after + at, product, mask=(e >= 0)[:, None] & live[None, :])
+        carry = last_row(product, P)
 
 
 @triton.jit
-def _element(x, order, p, start, end, column, wanted, extents, strides, columns, steps):
-    """The rows at sorted positions p of a piece, in f64, and their numbers; 1 beyond the piece."""
-    inside = (p >= start) & (p < end)
+def _is_other(keys, e, neighbour, count):
+    """Whether a part belongs to another run than its neighbour, or has none."""
+    both = (e >= 0) & (e < count) & (neighbour >= 0) & (neighbour < count)
+    mine = tl.load(keys + e, mask=both, other=0)
+    return ~both | (mine != tl.load(keys + neighbour, mask=both, other=1))
+
+
+@triton.jit
+def _neighbour(keys, held, part, e, neighbour, count, columns, column, live):
+    """The neighbours of parts, 1 where they belong to another run or hold nothing."""
+    same = ~_is_other(keys, e, neighbour, count)
+    same = same & (tl.load(held + neighbour, mask=same, other=0) > 0)
+    use = same[:, None] & live[None, :]
+    at = (neighbour * columns)[:, None] + column[None, :]
+    return tl.load(part + at, mask=use, other=1.0)
+
+
+@triton.jit
+def _element(x, order, p, same, column, wanted, extents, strides, columns, steps):
+    """The rows at sorted positions p, in f64; 1 where they are not of the `same` run."""
     row = p
     if order is not None:
-        row = tl.load(order + p, mask=inside, other=0)
-    use = inside[:, None] & wanted[None, :]
+        row = tl.load(order + p, mask=same, other=0)
+    use = same[:, None] & wanted[None, :]
     at = place(row, extents, strides)[:, None] + place(column, columns, steps)[None, :]
     return tl.where(use, tl.load(x + at, mask=use, other=1.0).to(tl.float64), 1.0)
 
 
 @triton.jit
 def spread_product(
+    keys,
     order,
-    offsets,
     grad,
     x,
     before,
     after,
     out,
     gate,
+    count,
     groups,
     columns,
     blocks,
-    bits,
+    keys_extents,
+    keys_strides,
     grad_extents,
     grad_strides,
     grad_columns,
@@ -166,38 +187,54 @@ def spread_product(
     L: tl.constexpr,
     B: tl.constexpr,
 ):
-    """One piece of a group: products of the rows before and after each row, no division."""
+    """A block of positions: products of the rows before and after each row, no division. `before`
+    and `after` have what other blocks hold of the runs that this one begins and ends with."""
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
-    total = groups + tl.load(offsets + groups) // L
     column = block * B + tl.arange(0, B)
-    wanted = (column < columns) & (number < total)
+    wanted = column < columns
     if gate is not None:
         wanted = wanted & (tl.load(gate) == 0)
-    group, start, end, pieces = piece_of(offsets, number, groups, bits, L)
-    end = tl.where(number < total, end, start)
+    start = number * L
+    end = tl.minimum(start + L, count)
     p = start + tl.arange(0, L)
+    key = tl.load(keys + place(p, keys_extents, keys_strides), mask=p < end, other=-1)
+    key = key.to(tl.int64)
+    at = place(p - 1, keys_extents, keys_strides)
+    previous = tl.load(keys + at, mask=(p > start) & (p < end), other=-1).to(tl.int64)
+    at = place(p + 1, keys_extents, keys_strides)
+    following = tl.load(keys + at, mask=p + 1 < end, other=-1).to(tl.int64)
+    kept = (p < end) & (key >= 0) & (key < groups)
+    continues = kept & (previous == key)
+    goes_on = kept & (following == key)
     left = _element(
-        x, order, p - 1, start, end, column, wanted, x_extents, x_strides, x_columns, x_steps
+        x, order, p - 1, continues, column, wanted, x_extents, x_strides, x_columns, x_steps
     )
     right = _element(
-        x, order, p + 1, start, end, column, wanted, x_extents, x_strides, x_columns, x_steps
+        x, order, p + 1, goes_on, column, wanted, x_extents, x_strides, x_columns, x_steps
     )
-    product = tl.associative_scan(left, 0, times)
-    product *= tl.associative_scan(right, 0, times, reverse=True)
+    flag = tl.broadcast_to((~continues).to(tl.int32)[:, None], [L, B])
+    _, product = tl.associative_scan((flag, left), 0, run_product)
+    flag = tl.broadcast_to((~goes_on).to(tl.int32)[:, None], [L, B])
+    _, others = tl.associative_scan((flag, right), 0, run_product, reverse=True)
+    product *= others
     if before is not None:
-        several = wanted & (pieces > 1)
-        at = number * columns + column
-        product *= tl.load(before + at, mask=several, other=1.0)[None, :]
-        product *= tl.load(after + at, mask=several, other=1.0)[None, :]
-    here = tl.full([1], 0, tl.int64) + group
-    at = place(here, grad_extents, grad_strides) + place(column, grad_columns, grad_steps)
-    g = tl.load(grad + at, mask=wanted, other=0.0).to(tl.float64)
-    inside = p < end
+        first_key = tl.load(keys + place(start, keys_extents, keys_strides)).to(tl.int64)
+        last_key = tl.load(keys + place(end - 1, keys_extents, keys_strides)).to(tl.int64)
+        # A part that holds nothing is the run's own neighbour, so its surroundings are right too.
+        tail = key == last_key
+        open = kept & (tail | (key == first_key))
+        at = ((2 * number + tail.to(tl.int64)) * columns)[:, None] + column[None, :]
+        use = open[:, None] & wanted[None, :]
+        product *= tl.load(before + at, mask=use, other=1.0)
+        product *= tl.load(after + at, mask=use, other=1.0)
+    at = place(key, grad_extents, grad_strides)[:, None]
+    at = at + place(column, grad_columns, grad_steps)[None, :]
+    use = kept[:, None] & wanted[None, :]
+    g = tl.load(grad + at, mask=use, other=0.0).to(tl.float64)
     row = p
     if order is not None:
-        row = tl.load(order + p, mask=inside, other=0)
+        row = tl.load(order + p, mask=kept, other=0)
     at = place(row, out_extents, out_strides)[:, None]
     at = at + place(column, out_columns, out_steps)[None, :]
-    use = inside[:, None] & wanted[None, :]
-    tl.store(out + at, (g[None, :] * product).to(out.dtype.element_ty), mask=use)
+    tl.store(out + at, (g * product).to(out.dtype.element_ty), mask=use)

@@ -25,6 +25,7 @@ from pullback.contract.record import (
     check_flag,
     check_option,
 )
+from pullback.gpu.errors import check
 from pullback.ops.segment.index import SegmentIndex, admit_index, check_ids, index_tensors
 from pullback.plan.function import Call, Function, Tensor, axis_of, option
 from pullback.tensor.adapters import family_of, is_traced
@@ -285,5 +286,7 @@ def _segments_in(ids: Any) -> int | None:
     view = TensorRef(ids)
     # The framework's own maximum: it waits for the device, and looks into what wraps a tensor.
     if view.device != "cpu" or not view.address:
-        return max(int(ids.max()) + 1, 0) if view.size else 0
+        largest = int(ids.max()) if view.size else -1
+        check()
+        return max(largest + 1, 0)
     return max(int(as_numpy(view).max(initial=-1)) + 1, 0)

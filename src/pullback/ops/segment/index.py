@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from pullback.contract.element import INDICES, ElementKind, describe
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.record import Failure, Slot, check_extent, resolve
 from pullback.cpu.pool import get_num_threads
+from pullback.gpu.errors import check
 from pullback.tensor.view import TensorRef
 
 Ids = npt.NDArray[Any]
@@ -24,7 +26,8 @@ class SegmentIndex:
     """Segment ids with their order and borders, found once and used by every later call.
 
     It behaves as its ids do: the same bits, the same errors, the policy of each call. The ids are a
-    copy of its own. `order` is None where they are sorted already."""
+    copy of its own. `order` is None where they are sorted already. Its tables are NumPy arrays, or
+    tensors on the GPU that the ids were on."""
 
     ids: Ids
     num_segments: int
@@ -41,11 +44,15 @@ class SegmentIndex:
     def bundle_key(self) -> tuple[Any, ...]:
         """Everything but the addresses of its tables that a launch depends on."""
         facts = self.num_segments, self.first_outside, self.first_descent
-        return "SegmentIndex", self.ids.shape, self.ids.dtype, facts
+        return "SegmentIndex", self.shape, self.ids.dtype, facts
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.ids.shape
+        return tuple(self.ids.shape)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if isinstance(self.ids, np.ndarray) else TensorRef(self.ids).device
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,9 +71,13 @@ def prepare_segments(segment_ids: Any, num_segments: int) -> SegmentIndex:
         raise Unsupported(op, "segment_ids", expected, describe(view.array))
     if view.ndim != 1:
         raise InvalidProblem(op, "segment_ids", "of rank 1", f"shape {view.shape}")
-    if view.device != "cpu":
-        raise Unsupported(op, "segment_ids", "on the cpu", view.device)
     extent = check_extent(op, "num_segments", num_segments, 8)
+    if view.device != "cpu":
+        if view.family != "torch":
+            raise Unsupported(op, "segment_ids", "on the cpu, or a torch tensor", view.device)
+        index = gpu_index_of(segment_ids.clone(), extent)
+        check()
+        return index
     return index_of(np.array(view.numpy()), extent)
 
 
@@ -85,6 +96,21 @@ def index_of(ids: Ids, extent: int) -> SegmentIndex:
     for array in (ids, offsets) if order is None else (ids, order, offsets):
         array.flags.writeable = False
     return SegmentIndex(ids, extent, order, offsets, outside, descent)
+
+
+def gpu_index_of(ids: Any, extent: int) -> SegmentIndex:
+    """The same for a tensor on a GPU, by the framework's own operations: waits for the device."""
+    torch = sys.modules["torch"]
+    outside = (ids < 0) | (ids >= extent)
+    first = outside.nonzero()[:1].flatten().tolist()
+    fall = ((ids[1:] < ids[:-1]).nonzero()[:1].flatten() + 1).tolist()
+    keys = torch.where(outside, extent, ids)
+    keys = keys.to(torch.int32 if extent < 2**31 else torch.int64)
+    keys, order = torch.sort(keys, stable=True)
+    borders = torch.arange(extent + 2, device=ids.device, dtype=keys.dtype)
+    offsets = torch.searchsorted(keys, borders)
+    findings = ((f[0], int(ids[f[0]])) if f else None for f in (first, fall))
+    return SegmentIndex(ids, extent, order if fall else None, offsets, *findings)
 
 
 def _finding(ids: Ids, where: int) -> Finding:
