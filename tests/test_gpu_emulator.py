@@ -86,6 +86,9 @@ INSTRUCTIONS = {
     "mov.pred %p2, -1; selp.b32 %r2, %r1, 3, %p2;": X,
     "@!%p1 mov.b32 %r2, 4; @%p1 mov.b32 %r2, %r1;": np.where(TID < 7, X, 4),
     "@%p1 bra $A; mov.b32 %r2, 5; bra.uni $B; $A: mov.b32 %r2, 9; $B:": np.where(TID < 7, 9, 5),
+    # What some lanes do stands behind the barrier, and jumps back before it.
+    "mov.b32 %r2, 5; @%p1 bra $A; $B: bar.sync 0; bra.uni $C; $A: mov.b32 %r2, 9; bra.uni $B;"
+    "$C: add.s32 %r2, %r2, 0;": np.where(TID < 7, 9, 5),
     "mov.b32 {%rs1, %rs2}, %r1; mov.b32 %r2, {%rs2, %rs1};": X >> 16 | X << 16,
     "st.shared.b32 [%r3], %r1; bar.sync 0; xor.b32 %r4, %r3, 252; ld.shared.b32 %r2, [%r4];": X[
         TID ^ 63
@@ -129,7 +132,7 @@ FAULTS = {
     "st.shared.b32 [%r3], %r1; xor.b32 %r4, %r3, 252; ld.shared.b32 %r2, [%r4];": "shared mem",
     "mov.u32 %r4, %ctaid.x; st.global.b32 [%rd2], %r4;": "another warp or program",
     "st.global.b32 [%rd2], %r1;": "another warp or program",
-    "@%p1 bra $B; bar.sync 0; $B:": "not all threads of a warp reach",
+    "@%p1 bra $B; bar.sync 0; bra.uni $C; $B: bar.sync 0; $C:": "not all threads of a warp reach",
     "@%p1 bra $B; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; $B:": "thread that is elsewhere",
     "$A: bra.uni $A;": "longer than its limit",
     "trap;": "traps",

@@ -1,7 +1,8 @@
 """The machine: programs one after another, the warps of each in turn from barrier to barrier.
 
 The lanes of a warp run in lock step. Where they part, those furthest behind run first, until they
-meet the others again.
+meet the others again. Code that few lanes need may stand at the end, from where it jumps back:
+where a warp does something together, lanes wait for those that are still on their way.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ _predicate, _vote = units.predicate, units.vote
 
 @register_jitable
 def _furthest_behind(state, places):
-    """Where the lanes that are furthest behind stand, which ones they are, and where the next."""
+    """Where the lanes that are furthest behind stand, which ones they are, and where the next. If
+    all wait, they wait no longer."""
+    if state[t.ALIVE] & ~state[t.PARKED] == 0:
+        state[t.PARKED] = 0
     here, after, mask = _NOWHERE, _NOWHERE, 0
     for lane in range(t.LANES):
-        if state[t.ALIVE] >> lane & 1:
+        if (state[t.ALIVE] & ~state[t.PARKED]) >> lane & 1:
             place = places[lane]
             if place < here:
                 here, after, mask = place, here, 1 << lane
@@ -135,6 +139,17 @@ def _transfer(task, pc, code, words, doubles, reals, predicates, bits, mask, sta
 
 
 @inlined
+def _is_common(unit):
+    """Whether the lanes of a warp do it together."""
+    return t.SHUFFLE <= unit <= t.BARRIER
+
+
+@inlined
+def unit_at(table, pc):
+    return table[pc * t.COLUMNS + t.UNIT]
+
+
+@inlined
 def _run_warp(task, warp, state):
     """Until the warp waits, ends or fails; False after a fault."""
     task[t.WARP] = warp
@@ -154,6 +169,16 @@ def _run_warp(task, warp, state):
         bits = mask
         if code[t.GUARD] >= 0:
             bits &= predicates[code[t.GUARD]] ^ (code[t.FLIP] & t.FULL)
+        if mask != state[t.ALIVE] and _is_common(code[t.UNIT]):
+            state[t.PARKED] |= mask
+            _place(places, mask, pc)
+            met = state[t.PARKED] == state[t.ALIVE]
+            pc, mask, after = _furthest_behind(state, places)
+            if met and mask != state[t.ALIVE]:
+                fault = t.DIVERGENT_BARRIER if unit_at(table, pc) == t.BARRIER else t.INACTIVE_LANE
+                fail(task, fault, pc, 0, 0, 0, mask)
+                return False
+            continue
         counts[code[t.KIND]] += ones(bits)
         task[t.EXECUTED] += 1
         unit = code[t.UNIT]
@@ -179,9 +204,6 @@ def _run_warp(task, warp, state):
             pc, mask, after = _furthest_behind(state, places)
             continue
         if unit == t.BARRIER:
-            if mask != state[t.ALIVE]:
-                fail(task, t.DIVERGENT_BARRIER, pc, 0, 0, 0, mask)
-                return False
             _place(places, mask, pc + 1)
             state[t.STATUS] = t.WAITING
             return True
@@ -207,7 +229,7 @@ def _begin(task, cta):
     task[t.CTA_EPOCH] = task[t.EPOCH]
     for warp in range(task[t.WARPS]):
         state = _state(task, warp)
-        state[t.ALIVE], state[t.STATUS] = t.FULL, t.READY
+        state[t.ALIVE], state[t.STATUS], state[t.PARKED] = t.FULL, t.READY, 0
         state[t.OPEN_COPIES], state[t.COMMITTED] = 0, 0
         _place(advance(state, t.PLACES), t.FULL, 0)
         words = as_i32_pointer(task[t.WORDS] + warp * task[t.WORD_ROWS] * t.LANES * 4)

@@ -91,8 +91,9 @@ KINDS: Final = (
 # element's readers and writer, one byte for each sector; none for the memory of single threads.
 LOW, HIGH, WRITABLE, SHIFT, READERS, WRITERS, SECTORS, BUFFER_WORDS = range(8)
 
-# Of a warp: where it stands, which lanes have not ended, whether it waits; then a place per lane.
-PC, ALIVE, STATUS, OPEN_COPIES, COMMITTED, PLACES = range(6)
+# Of a warp: lanes that wait for the others, lanes that have not ended, whether all wait; then a
+# place per lane.
+PARKED, ALIVE, STATUS, OPEN_COPIES, COMMITTED, PLACES = range(6)
 STATE_WORDS: Final = PLACES + LANES
 READY, WAITING, ENDED = range(3)
 # Of a copy under way: to, from, bytes, bytes that are read, group.
