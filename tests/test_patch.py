@@ -193,31 +193,90 @@ def test_patches_nest_and_end() -> None:
         pullback.patch.torch(["softmax"])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_derivatives_and_transforms() -> None:
-    x = drawn(4, 6, dtype=torch.float64).requires_grad_()
-    functions = [
-        *(lambda v, f=f: f(v, 1) for f in (torch.cumsum, torch.cumprod, torch.logcumsumexp)),
-        lambda v: torch.cummax(v, 0).values,
-        lambda v: F.embedding(torch.tensor([0, 2, 2, 3]), v),
-        lambda v: torch.zeros(3, 6, dtype=v.dtype).index_add(0, torch.tensor([0, 2, 2, 1]), v),
-    ]
-    with pullback.patch.torch(least=0):
-        for f in functions:
-            assert torch.autograd.gradcheck(f, x, check_forward_ad=f is not functions[3])
-            assert torch.autograd.gradgradcheck(f, x)
-        batch = drawn(5, 4, 6)
-        want = torch.stack([row.cumsum(1) for row in batch])
-        torch.testing.assert_close(torch.vmap(lambda v: v.cumsum(1))(batch), want)
-        compiled = torch.compile(lambda v: v.cumsum(1) * 2, backend="aot_eager")
-        torch.testing.assert_close(compiled(batch[0]), batch[0].cumsum(1) * 2)
+ROWS, BORDERS = torch.tensor([0, 2, 2, 1]), torch.tensor([0, 1, 4])
+WIDE = ROWS[:, None].expand(4, 6)
 
-
-OPS = {
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), torch.float32),
-    **dict.fromkeys(("index_add", "scatter_add", "nn.functional.embedding"), torch.float32),
-    "nn.functional.embedding_bag": torch.float32,
+# With what PyTorch itself has of them: forward mode, second derivatives, a rule for vmap.
+DERIVED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "cumsum": (lambda v: v.cumsum(1), "forward second vmap"),
+    "cumprod": (lambda v: v.cumprod(1), "forward second vmap"),
+    "logcumsumexp": (lambda v: v.logcumsumexp(1), "forward second vmap"),
+    "cummax": (lambda v: v.cummax(0).values, "second vmap"),
+    "cummin": (lambda v: v.cummin(0).values, "second vmap"),
+    "embedding": (lambda v: F.embedding(ROWS, v), "forward second vmap"),
+    "index_add": (lambda v: v.new_zeros(3, 6).index_add(0, ROWS, v), "forward second vmap"),
+    "scatter_add": (lambda v: v.new_zeros(3, 6).scatter_add(0, WIDE, v), "forward second vmap"),
+    "bags": (lambda v: F.embedding_bag(ROWS, v, BORDERS[:2], mode="mean"), ""),
+    "shares": (
+        lambda v: F.embedding_bag(ROWS, v, BORDERS[:2], mode="sum", per_sample_weights=v[:, 0]),
+        "",
+    ),
+    "segment_reduce": (lambda v: torch.segment_reduce(v, "mean", offsets=BORDERS), ""),
 }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", DERIVED)
+def test_derivatives_and_vmap(name: str) -> None:
+    f, kinds = DERIVED[name]
+    x = drawn(4, 6, dtype=torch.float64).requires_grad_()
+    batch = drawn(5, 4, 6, seed=2)
+    want = torch.stack([f(row) for row in batch])
+    with pullback.patch.torch(least=0):
+        assert torch.autograd.gradcheck(f, x, check_forward_ad="forward" in kinds)
+        if "second" in kinds:
+            assert torch.autograd.gradgradcheck(f, x)
+        if "vmap" in kinds:
+            torch.testing.assert_close(torch.vmap(f)(batch), want)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_all_ops_in_one_compiled_function() -> None:
+    def every(v: Any) -> Any:
+        return torch.cat([f(v).flatten() for f, _ in DERIVED.values()])
+
+    x = drawn(4, 6)
+    want = every(x), *gradients(every, x)
+    with pullback.patch.torch(least=0):
+        before = sum(counts.served for counts in pullback.patch.report().values())
+        compiled = torch.compile(every, backend="aot_eager")
+        got = compiled(x), *gradients(compiled, x)
+        after = sum(counts.served for counts in pullback.patch.report().values())
+    assert after > before
+    torch.testing.assert_close(got, want)
+
+
+def test_ops_that_are_not_patched_keep_their_kernels() -> None:
+    """They cost nothing: the dispatcher has the same entries for them."""
+
+    def entries() -> dict[str, str]:
+        names = torch._C._dispatch_get_registrations_for_dispatch_key("CPU")
+        return {n: torch._C._dispatch_dump(n) for n in names if n.startswith("aten::")}
+
+    before = entries()
+    with pullback.patch.torch():
+        during = entries()
+    assert {name for name in before if before[name] != during[name]} == {
+        f"aten::{name}" for name in SERVED
+    }
+    assert len(before) > 500
+    assert entries().keys() == before.keys()
+
+
+def test_a_few_rows_into_many_stay_pytorchs() -> None:
+    base, rows = torch.zeros(500, 8), ids(60, 500)
+    with pullback.patch.torch(least=0):
+        before = pullback.patch.report()["index_add"].served
+        base.index_add(0, rows, drawn(60, 8))
+        assert pullback.patch.report()["index_add"].served == before
+
+
+OPS = frozenset(
+    {
+        *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "index_add", "scatter_add"),
+        *("nn.functional.embedding", "nn.functional.embedding_bag", "segment_reduce"),
+    }
+)
 
 
 def test_samples_of_pytorchs_own_tests() -> None:
@@ -226,24 +285,30 @@ def test_samples_of_pytorchs_own_tests() -> None:
         [sys.executable, "-W", "ignore", __file__], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[0]) > 70
+    assert int(done.stdout.split()[0]) > 150
 
 
 def run_samples() -> int:
     """Forward and, where there is one, backward of each sample, patched and not."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    count = 0
+    count, seen = 0, set()
     for info in op_db:
         if info.name not in OPS:
             continue
-        for sample in info.sample_inputs("cpu", OPS[info.name], requires_grad=True):
+        seen.add(info.name)
+        for sample in (
+            sample
+            for dtype in (torch.float32, torch.float64)
+            for sample in info.sample_inputs("cpu", dtype, requires_grad=True)
+        ):
             results = []
             for patched in (False, True):
                 with pullback.patch.torch(least=0 if patched else 1 << 62):
                     results.append(forward_and_gradients(info, sample))
             torch.testing.assert_close(*results, equal_nan=True)
             count += 1
+    assert seen == OPS, OPS - seen
     return count
 
 

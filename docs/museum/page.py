@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE))
 import scans
 import segments
 import simplex
-from case import Case, evaluate, version
+from case import SEEN, Case, evaluate
 
 CASES: list[Case] = [*scans.CASES, *segments.CASES, *simplex.CASES]
 GROUPS = {"Scans": scans.CASES, "Segments": segments.CASES, "Maps, lookups, lerp": simplex.CASES}
@@ -21,9 +21,9 @@ PAGE = HERE / "index.md"
 OPENING = """# The museum of faults
 
 {count} faults that people reported of libraries they use, each with what the library answers, what pullback answers and
-what is true. Cases of installed libraries are run by the tests ({live} of them), so that this page stays true; where the
-fault needs a GPU or a library that is not installed, the reported answer is quoted. "Mended" says that the installed
-version answers rightly. Truth is exact arithmetic, or the rule that is stated.
+what is true. Cases of libraries that are installed with the extras are run by the tests ({live} of them), and the version
+that gave the answer is named; where the fault needs a GPU or another library, the reported answer is quoted. "Fixed" says
+that this version answers rightly. Truth is exact arithmetic, or the rule that is stated.
 
 Written by `python docs/museum/page.py` from the tables beside it.
 """
@@ -42,8 +42,8 @@ def row(case: Case) -> str:
     if case.quoted:
         theirs = f"{case.peer}, quoted: {case.quoted}"
     else:
-        word = ", mended" if case.mended else ""
-        theirs = f"{case.peer} {version(case.peer)}{word}: {number(case.shown)}"
+        word = ", fixed" if case.fixed else ""
+        theirs = f"{case.peer} {SEEN[case.peer]}{word}: {number(case.shown)}"
     truth = number(evaluate(case.truth))
     ours = f"`{case.ours}` gives {truth}" + (f" ({case.why})" if case.why else "")
     return f"| {case.what} ([{case.label}]({case.url})) | {theirs} | {ours} |"

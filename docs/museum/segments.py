@@ -12,7 +12,7 @@ CASES = [
          quoted="[0, 0, 0]", ours=PROD, truth="[0, 8, 0]"),
     Case("product by id: gradient at a zero", "pytorch/pytorch#77382", "torch",
          theirs=f"torch_gradient(lambda x: {SCATTER}, [2., 0, 4], f32)",
-         shown=[0.0, 8.0, 0.0], mended=True, ours=PROD, truth="[0, 8, 0]"),
+         shown=[0.0, 8.0, 0.0], fixed=True, ours=PROD, truth="[0, 8, 0]"),
     Case("product by id: gradient", "jax-ml/jax#9296", "jax",
          theirs="raised(lambda: jax_gradient(lambda x: jax.ops.segment_prod("
          "x, jnp.zeros(3, int), 1), [2, 0, 4]))", shown="NotImplementedError",

@@ -54,7 +54,7 @@ CASES = [
          shown=[["nan", "nan"]], ours="pb.entmax(np.array([[-inf, -inf]]), 1.3)",
          truth="[[0, 0]]"),
     Case("entmax by bisection in float16", "deep-spin/entmax#30", "entmax",
-         theirs=f"entmax.entmax_bisect({HALF}.half(), 1.5).double().sum()", shown=1.00035, mended=True,
+         theirs=f"entmax.entmax_bisect({HALF}.half(), 1.5).double().sum()", shown=1.00035, fixed=True,
          ours=f"pb.entmax({HALF}.half(), 1.5).double().sum()", truth="1", tolerance=2e-2),
     Case("entmax15 in bfloat16: the sum of probabilities", "deep-spin/entmax#30", "entmax",
          theirs=f"entmax.entmax15({WIDE}).double().sum()", shown=1.0222,
@@ -77,14 +77,14 @@ CASES = [
     Case("bags: only the weights need a gradient", "pytorch/pytorch#136457", "torch",
          theirs="torch_gradient(lambda p: F.embedding_bag(torch.tensor([0, 1]), torch.ones(2, 2)"
          ".double(), torch.tensor([0]), mode='sum', per_sample_weights=p), [1., 2.])",
-         shown=[2.0, 2.0], mended=True,
+         shown=[2.0, 2.0], fixed=True,
          ours="torch_gradient(lambda p: pb.embedding_bag(torch.ones(2, 2).double(), "
          "torch.tensor([0, 1]), torch.tensor([0]), mode='sum', per_sample_weights=p), [1., 2.])",
          truth="[2, 2]"),
     Case("bags under vmap", "pytorch/pytorch#86819", "torch",
          theirs="torch.vmap(lambda w: F.embedding_bag(torch.tensor([0, 1]), w, "
          "torch.tensor([0]), mode='sum'))(torch.ones(3, 2, 2))",
-         shown=[[[2.0, 2.0]]] * 3, mended=True,
+         shown=[[[2.0, 2.0]]] * 3, fixed=True,
          ours="torch.vmap(lambda w: pb.embedding_bag(w, torch.tensor([0, 1]), "
          "torch.tensor([0]), mode='sum'))(torch.ones(3, 2, 2))",
          truth="[[[2, 2]], [[2, 2]], [[2, 2]]]"),
@@ -114,6 +114,6 @@ CASES = [
          "float(np.float16(0.999))]"),
     Case("interpolation of float16", "nestordemeure/ManifoldMixupV2#1", "torch",
          theirs="torch.lerp(torch.zeros(1).half(), torch.ones(1).half(), 0.25)", shown=[0.25],
-         mended=True, ours="pb.lerp(np.zeros(1, np.float16), np.ones(1, np.float16), 0.25)",
+         fixed=True, ours="pb.lerp(np.zeros(1, np.float16), np.ones(1, np.float16), 0.25)",
          truth="[0.25]"),
 ]  # fmt: skip

@@ -23,6 +23,8 @@ class Route:
     def __init__(self, name: str) -> None:
         self.name, self.patches = name, 0
         self._serve: Callable[..., Any] = SERVED[name][0]
+        self._at = SERVED[name][2]
+        self._counts = _counts[name]
         self._least = 0
         self._prior: Any = None
         self._library: Any = None
@@ -49,22 +51,29 @@ class Route:
             self._library = None
 
     def _run(self, keyset: Any, *args: Any, **options: Any) -> Any:
+        for at in self._at:  # few words for a small call, which is to lose no time
+            if args[at].numel() >= self._least:
+                break
+        else:
+            self._counts[1] += not _inside.active
+            return self._prior.call_boxed(keyset, *args, **options)
         if _inside.active:
             return self._prior.call_boxed(keyset, *args, **options)
-        counts = _counts[self.name]
-        if max(a.numel() for a in args if isinstance(a, torch.Tensor)) >= self._least:
-            _inside.active = True
-            try:
-                with torch.no_grad():
-                    answer = self._serve(*args, **options)
-            except PullbackError:
-                answer = NotImplemented  # PyTorch has its own words for what is wrong
-            finally:
-                _inside.active = False
-            if answer is not NotImplemented:
-                counts[0] += 1
-                return answer
-        counts[1] += 1
+        return self._try(keyset, args, options)
+
+    def _try(self, keyset: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        _inside.active = True
+        try:
+            with torch.no_grad():
+                answer = self._serve(*args, **options)
+        except PullbackError:
+            answer = NotImplemented  # PyTorch has its own words for what is wrong
+        finally:
+            _inside.active = False
+        if answer is not NotImplemented:
+            self._counts[0] += 1
+            return answer
+        self._counts[1] += 1
         return self._prior.call_boxed(keyset, *args, **options)
 
 

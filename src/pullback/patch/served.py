@@ -145,8 +145,8 @@ NARROW = 4  # elements of a slice: narrower ones PyTorch adds as fast
 
 
 def _add_rows(self: Tensor, dim: int, ids: Tensor, source: Tensor) -> Any:
-    if source.numel() < NARROW * ids.numel():
-        return NotImplemented
+    if source.numel() < NARROW * ids.numel() or source.numel() < self.numel():
+        return NotImplemented  # a few rows into many: PyTorch copies and touches only those
     sums = pullback.segment_sum(_array(source), _array(ids), self.shape[dim], axis=dim)
     return _tensor(sums).add_(self)
 
@@ -210,21 +210,23 @@ def segment_reduce(
     return _tensor(getattr(pullback, f"segment_{reduce}")(_array(data), **given))
 
 
-# Each with the elements of its largest tensor from which on it is served. Below, the Python between
-# PyTorch and us, about 5 µs, outweighs what is gained.
-SERVED: dict[str, tuple[Callable[..., Any], int]] = {
-    "cumsum": (_scan("cumsum"), 1 << 17),
-    "cumprod": (_scan("cumprod"), 1 << 17),
-    "_logcumsumexp": (_scan("logcumsumexp"), 1 << 12),
-    "_cummax_helper": (_extremum("cummax"), 1 << 17),
-    "_cummin_helper": (_extremum("cummin"), 1 << 17),
-    "embedding_dense_backward": (embedding_dense_backward, 1 << 17),
-    "_embedding_bag_dense_backward": (_embedding_bag_dense_backward, 1 << 17),
+# Each with the number of elements from which on it is served, and the positions of the arguments
+# the largest of which is counted. Below, the Python between PyTorch and us, about 5 µs, outweighs
+# what is gained.
+SERVED: dict[str, tuple[Callable[..., Any], int, tuple[int, ...]]] = {
+    "cumsum": (_scan("cumsum"), 1 << 17, (0,)),
+    "cumprod": (_scan("cumprod"), 1 << 17, (0,)),
+    "_logcumsumexp": (_scan("logcumsumexp"), 1 << 12, (0,)),
+    "_cummax_helper": (_extremum("cummax"), 1 << 17, (0,)),
+    "_cummin_helper": (_extremum("cummin"), 1 << 17, (0,)),
+    "embedding_dense_backward": (embedding_dense_backward, 1 << 17, (0,)),
+    "_embedding_bag_dense_backward": (_embedding_bag_dense_backward, 1 << 17, (0, 1)),
     "_embedding_bag_per_sample_weights_backward": (
         _embedding_bag_per_sample_weights_backward,
         1 << 17,
+        (0, 1, 2),
     ),
-    "scatter_add": (scatter_add, 1 << 17),
-    "index_add": (index_add, 1 << 17),
-    "segment_reduce": (segment_reduce, 1 << 16),
+    "scatter_add": (scatter_add, 1 << 17, (3,)),
+    "index_add": (index_add, 1 << 17, (3,)),
+    "segment_reduce": (segment_reduce, 1 << 16, (0,)),
 }
