@@ -94,7 +94,12 @@ def rows() -> dict[str, Callable[[], Call]]:
             found[title] = lambda n=name, d=dim, s=shape: unary(n, d, *s)  # type: ignore[misc]
         found[f"{name} small 8x64"] = lambda n=name: unary(n, 1, 8, 64)  # type: ignore[misc]
     for name in ("index_add", "scatter_add"):
-        for at in ((10_000, 16, 200_000), (10_000, 128, 50_000), (2000, 4, 40_000), (9, 32, 5000)):
+        for at in (
+            (10_000, 16, 200_000),
+            (10_000, 128, 50_000),
+            (1000, 8, 70_000),
+            (9, 32, 17_000),
+        ):
             title = f"{name} {at[2]}x{at[1]} into {at[0]}"
             found[title] = lambda n=name, a=at: added(n, *a)  # type: ignore[misc]
         title = f"{name} small 100x8 into 50"

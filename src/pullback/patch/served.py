@@ -141,7 +141,7 @@ def _embedding_bag_per_sample_weights_backward(
 # --- segments -----------------------------------------------------------------------------------
 
 
-NARROW = 4  # elements of a slice: narrower ones PyTorch adds as fast
+NARROW = 8  # elements of a slice: narrower ones PyTorch adds as fast
 
 
 def _add_rows(self: Tensor, dim: int, ids: Tensor, source: Tensor) -> Any:
@@ -226,7 +226,7 @@ SERVED: dict[str, tuple[Callable[..., Any], int, tuple[int, ...]]] = {
         1 << 17,
         (0, 1, 2),
     ),
-    "scatter_add": (scatter_add, 1 << 17, (3,)),
-    "index_add": (index_add, 1 << 17, (3,)),
+    "scatter_add": (scatter_add, 1 << 19, (3,)),
+    "index_add": (index_add, 1 << 19, (3,)),
     "segment_reduce": (segment_reduce, 1 << 16, (0,)),
 }
