@@ -84,9 +84,9 @@ def tables(dtype: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def segments(dtype: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    source, rows, base = drawn(60, 9, dtype=dtype), ids(60, 11), drawn(11, 9, dtype=dtype, seed=2)
-    yield "scatter_add", lambda: base.scatter_add(0, rows[:, None].expand(60, 9), source)
-    yield "scatter_add", lambda: base.T.scatter_add(-1, rows[None].expand(9, 60), source.T)
+    source, rows, base = drawn(60, 17, dtype=dtype), ids(60, 11), drawn(11, 17, dtype=dtype, seed=2)
+    yield "scatter_add", lambda: base.scatter_add(0, rows[:, None].expand(60, 17), source)
+    yield "scatter_add", lambda: base.T.scatter_add(-1, rows[None].expand(17, 60), source.T)
     yield "index_add", lambda: base.index_add(0, rows, source)
     yield "index_add", lambda: base.T.index_add(1, rows.int(), source.T)
     source[5, 2] = torch.nan
@@ -194,7 +194,7 @@ def test_patches_nest_and_end() -> None:
 
 
 ROWS, BORDERS = torch.tensor([0, 2, 2, 1]), torch.tensor([0, 1, 4])
-WIDE = ROWS[:, None].expand(4, 8)
+WIDE = ROWS[:, None].expand(4, 16)
 
 # With what PyTorch itself has of them: forward mode, second derivatives, a rule for vmap.
 DERIVED: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -204,8 +204,8 @@ DERIVED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "cummax": (lambda v: v.cummax(0).values, "second vmap"),
     "cummin": (lambda v: v.cummin(0).values, "second vmap"),
     "embedding": (lambda v: F.embedding(ROWS, v), "forward second vmap"),
-    "index_add": (lambda v: v.new_zeros(3, 8).index_add(0, ROWS, v), "forward second vmap"),
-    "scatter_add": (lambda v: v.new_zeros(3, 8).scatter_add(0, WIDE, v), "forward second vmap"),
+    "index_add": (lambda v: v.new_zeros(3, 16).index_add(0, ROWS, v), "forward second vmap"),
+    "scatter_add": (lambda v: v.new_zeros(3, 16).scatter_add(0, WIDE, v), "forward second vmap"),
     "bags": (lambda v: F.embedding_bag(ROWS, v, BORDERS[:2], mode="mean"), ""),
     "shares": (
         lambda v: F.embedding_bag(ROWS, v, BORDERS[:2], mode="sum", per_sample_weights=v[:, 0]),
@@ -223,8 +223,8 @@ def all_served() -> int:
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives_and_vmap(name: str) -> None:
     f, kinds = DERIVED[name]
-    x = drawn(4, 8, dtype=torch.float64).requires_grad_()
-    batch = drawn(5, 4, 8, seed=2)
+    x = drawn(4, 16, dtype=torch.float64).requires_grad_()
+    batch = drawn(5, 4, 16, seed=2)
     want = torch.stack([f(row) for row in batch])
     with pullback.patch.torch(least=0):
         before = all_served()
@@ -241,7 +241,7 @@ def test_all_ops_in_one_compiled_function() -> None:
     def every(v: Any) -> Any:
         return torch.cat([f(v).flatten() for f, _ in DERIVED.values()])
 
-    x = drawn(4, 8)
+    x = drawn(4, 16)
     want = every(x), *gradients(every, x)
     with pullback.patch.torch(least=0):
         before = all_served()

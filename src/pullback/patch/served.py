@@ -141,7 +141,7 @@ def _embedding_bag_per_sample_weights_backward(
 # --- segments -----------------------------------------------------------------------------------
 
 
-NARROW = 8  # elements of a slice: narrower ones PyTorch adds as fast
+NARROW = 16  # elements of a slice: narrower ones PyTorch adds as fast
 
 
 def _add_rows(self: Tensor, dim: int, ids: Tensor, source: Tensor) -> Any:
