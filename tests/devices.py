@@ -12,6 +12,7 @@ from typing import Any
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
+import jax.export
 import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -89,7 +90,89 @@ def more(mesh: Any, check: bool) -> Iterator[str]:
         pass
 
 
+TABLE = RANDOM.normal(size=(32, 6)).astype(np.float32)
+TABLE[3] = -0.0
+IDS, BAGS = (RANDOM.integers(0, 32, shape).astype(np.int32) for shape in ((24,), (16, 3)))
+ROWS = RANDOM.normal(size=(24, 6)).astype(np.float32)
+SEGMENTS = RANDOM.integers(0, 13, 24).astype(np.int32)
+BY_ROWS = P("d")
+
+
+def tables(mesh: Any) -> Iterator[str]:
+    """Tables and segments by rows, losses of classes in parts; gradients of what is first."""
+    cases: list[tuple[Any, Any, tuple[Any, ...], tuple[P, ...], P, bool]] = [
+        (distributed.embedding, pb.embedding, (TABLE, IDS), (BY_ROWS, BY_ROWS), BY_ROWS, True),
+        (
+            partial(distributed.embedding_bag, mode="sum"),
+            partial(pb.embedding_bag, mode="sum"),
+            (TABLE, BAGS),
+            (BY_ROWS, BY_ROWS),
+            BY_ROWS,
+            False,
+        ),
+        (
+            lambda x, i, over: distributed.segment_max(x, i, 16, over=over, by="segments"),
+            lambda x, i: pb.segment_max(x, i, 16),
+            (ROWS, SEGMENTS),
+            (BY_ROWS, BY_ROWS),
+            BY_ROWS,
+            True,
+        ),
+        (
+            lambda x, i, over: distributed.segment_mean(x, i, 16, over=over),
+            lambda x, i: pb.segment_mean(x, i, 16),
+            (ROWS, SEGMENTS),
+            (BY_ROWS, BY_ROWS),
+            P(),
+            False,
+        ),
+        (distributed.softmax_loss, pb.softmax_loss, (X, IDS[:4]), (ALONG, P()), P(), False),
+    ]
+    for number, (local, plain, args, specs, out, exact) in enumerate(cases):
+        spread = jax.shard_map(
+            partial(local, over="d"), mesh=mesh, in_specs=specs, out_specs=out, check_vma=False
+        )
+        weights = jax.numpy.asarray(RANDOM.normal(size=jax.eval_shape(plain, *args).shape))
+        pairs = [
+            (f, jax.grad(lambda x, *a, f=f, w=weights: (f(x, *a) * w.astype(x.dtype)).sum()))
+            for f in (spread, plain)
+        ]
+        for what, found, wanted in zip(("value", "gradient"), *pairs, strict=True):
+            compiled = jax.jit(found).lower(*args).compile()
+            got, want = compiled(*args), wanted(*map(jax.numpy.asarray, args))
+            if not np.allclose(got, want, rtol=2e-6, atol=1e-6):
+                yield f"case {number}: another {what}"
+            if exact and not np.array_equal(np.asarray(got), np.asarray(want)):
+                yield f"case {number}: other bits of the {what}"
+            if "f32[32,6]" in compiled.as_text() and number < 2:
+                yield f"case {number}: the {what} has the whole table on one device"
+
+
+def export_and_twice(mesh: Any) -> Iterator[str]:
+    spread = jax.shard_map(
+        partial(distributed.cumprod, over="d"), mesh=mesh, in_specs=ALONG, out_specs=ALONG
+    )
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("pullback")]
+    placed = jax.device_put(X, jax.sharding.NamedSharding(mesh, ALONG))
+    exported = jax.export.export(jax.jit(spread), disabled_checks=allowed)(placed)
+    called = jax.export.deserialize(exported.serialize()).call(placed)
+    if exported.nr_devices != 8 or called.sharding.spec != ALONG:
+        yield f"exported: {exported.nr_devices} devices, sharded as {called.sharding}"
+    if not np.allclose(called, pb.cumprod(X), rtol=2e-6):
+        yield "exported: other values"
+
+    def penalty(f: Any, x: Any) -> Any:
+        return (jax.grad(lambda x: (f(x) * Y).sum())(x) ** 2).sum()
+
+    found, wanted = (jax.grad(partial(penalty, f))(X) for f in (spread, pb.cumprod))
+    if not np.allclose(found, wanted, rtol=1e-4, atol=1e-4):
+        yield "cumprod: other second derivatives"
+
+
 if __name__ == "__main__":
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
-    for fault in (*faults(mesh, True), *more(mesh, True), *more(mesh, False)):
+    for check in (faults(mesh, True), more(mesh, True), more(mesh, False)):
+        for fault in check:
+            print(fault)
+    for fault in (*tables(mesh), *export_and_twice(mesh)):
         print(fault)

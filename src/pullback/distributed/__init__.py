@@ -10,7 +10,9 @@ Results are this rank's parts. Options are those of the function itself, but for
 `out`. `exact=True` asks for the bits of one machine, whatever that takes (docs/distributed.md).
 
 A table has parts by rows, in the order of ranks, each rank having indices of its own; segments have
-parts by rows, and all ranks have the result. With `by="columns"` (or "features") parts are those of
+parts by rows, and all ranks have the result. With `by="segments"` each rank has the result of its
+share of the segments; with `by="borders"`, of ids that ascend over all ranks, that of the segments
+that begin in its rows. With `by="columns"` (or "features") parts are those of
 an axis that is free: the plain function, with no collective.
 """
 
@@ -24,7 +26,7 @@ from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.contract.imports import resolve
 from pullback.tensor.adapters import family_of
 
-BY = ("rows", "columns", "features")
+BY = ("rows", "columns", "features", "segments", "borders")
 _CALLS = {
     "torch": "pullback.distributed.torch_groups:call",
     "jax": "pullback.distributed.jax_axes:call",
@@ -52,8 +54,11 @@ def _spread(function: Any) -> Any:
             raise InvalidProblem(function.name, "over", expected, "None")
         if by not in BY:
             raise InvalidProblem(function.name, "by", f"one of {BY}", repr(by))
-        if by != "rows":
+        if by in ("columns", "features"):
             return function(**arguments)
+        if by != "rows" and "segment_ids" not in function.tensors:
+            got = f"{by!r}, which segments have"
+            raise InvalidProblem(function.name, "by", "'rows', 'columns' or 'features'", got)
         if "axis" in function.parameters and arguments.get("offsets") is not None:
             raise Unsupported(function.name, "offsets", "None over ranks", "borders")
         adapter = family_of(args[0]) if args else None
@@ -61,7 +66,7 @@ def _spread(function: Any) -> Any:
         if call is None:
             expected = "a torch tensor or a JAX array"
             raise Unsupported(function.name, function.parameters[0], expected, "another")
-        return resolve(call)(function, arguments, over, exact)
+        return resolve(call)(function, arguments, over, exact, by)
 
     spread.__name__ = spread.__qualname__ = function.name
     spread.__doc__ = f"`pullback.{function.name}` of arrays in parts over the ranks of `over`."

@@ -9,6 +9,7 @@ from typing import Any
 import pullback
 from pullback.contract.errors import Unsupported
 from pullback.distributed.forms import forms, gradients
+from pullback.distributed.routes import routed
 from pullback.ops.axes import axes_of
 from pullback.ops.sharding import Array, Form, Spread, State
 
@@ -50,8 +51,10 @@ def recorded(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def form_of(function: Any, exact: bool) -> Form:
+def form_of(function: Any, exact: bool, by: str = "rows") -> Form:
     """How one rank's part of a call is computed."""
+    if by != "rows":
+        return routed
     form = forms().get(function.name)
     if form is not None and (not exact or getattr(form, "exact", False)):
         return _or_gathered(form)

@@ -45,3 +45,8 @@ def gradients() -> dict[str, tuple[str, dict[str, str]]]:
     """Functions whose gradient is that of another one: its name, and what it calls arguments."""
     tables = (getattr(module, "GRADIENTS", {}) for module in _modules())
     return {name: how for table in tables for name, how in table.items()}
+
+
+def has_own_indices(function: Any) -> bool:
+    """Whether each rank has indices of its own."""
+    return getattr(forms().get(function.name), "own_indices", False)

@@ -13,9 +13,10 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from pullback import distributed
 from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.distributed.calls import Gradient, form_of, recorded
-from pullback.distributed.forms import composed
+from pullback.distributed.forms import composed, has_own_indices
 from pullback.internals.jax import varying
 from pullback.ops.axes import axes_of
 from pullback.ops.sharding import INF, Spread, namespace
@@ -29,6 +30,11 @@ def _add_along_axis(x: Array, indices: Array, axis: int) -> Array:
     return jnp.moveaxis(jnp.zeros_like(rows).at[(places, *others)].add(rows), 0, axis)
 
 
+def _unique(x: Array) -> tuple[Array, Array]:
+    found, places = jnp.unique(x, return_inverse=True, size=x.size)
+    return found, places.reshape(-1).astype(x.dtype)
+
+
 JAX = namespace(
     jnp,
     concatenate=jnp.concatenate,
@@ -36,6 +42,12 @@ JAX = namespace(
     amax=jnp.max,
     sum=lambda x, axis, keepdims: jnp.sum(x, axis, keepdims=keepdims),
     add_along_axis=_add_along_axis,
+    take_along_axis=jnp.take_along_axis,
+    take=jnp.take,
+    arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
+    unique=_unique,
+    argmax=jnp.argmax,
+    argsort=lambda x: jnp.argsort(x, stable=True),
 )
 
 
@@ -43,9 +55,12 @@ class JaxRank(Spread):
     """One device along a named axis; all hold parts of the same extent."""
 
     xp = JAX
+    fixed = True
 
-    def __init__(self, name: Any, index: Any) -> None:
-        self.name, self.index = name, index
+    def __init__(
+        self, name: Any, index: Any, by: str = "rows", alike: frozenset[str] | None = None
+    ) -> None:
+        self.name, self.index, self.by, self.alike = name, index, by, alike
         self.size, self.rank = lax.axis_size(name), lax.axis_index(name)
 
     def exchange(self, flat: Array) -> Array:
@@ -75,6 +90,29 @@ class JaxRank(Spread):
 
     def part(self, x: Array, axis: int, widths: Array, width: int) -> Array:
         return lax.dynamic_slice_in_dim(x, self.rank * width, width, axis)
+
+    def swapped(self, x: Array) -> Array:
+        return lax.all_to_all(x, self.name, 0, 0)
+
+    def joined_ranks(self, x: Array) -> Array:
+        return lax.all_gather(x, self.name)
+
+    def distinct(self, values: Array, bound: int) -> tuple[Array, Array]:
+        most = min(values.shape[0], bound + 1)
+        found, places = jnp.unique(values, return_inverse=True, size=most, fill_value=bound)
+        return found, places.reshape(-1)
+
+    def stacked(self, rows: Array, counts: Any, fill: float) -> Array:
+        return lax.all_gather(rows, self.name, tiled=True)
+
+    def part_of_segments(self, x: Array, axis: int) -> Array:
+        if self.by == "rows":
+            return x
+        width = x.shape[axis] // self.size
+        return lax.dynamic_slice_in_dim(x, self.rank * width, width, axis)
+
+    def all_segments(self, x: Array, axis: int) -> Array:
+        return x if self.by == "rows" else lax.all_gather(x, self.name, axis=axis, tiled=True)
 
     def wide(self, x: Array) -> Array:
         return jnp.asarray(x).astype(jnp.float64)
@@ -115,16 +153,19 @@ class JaxRank(Spread):
         return x.astype(self.index)
 
 
-def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
+def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool, by: str) -> Any:
     """One device's part of a call; differentiable in reverse mode."""
-    if function.name in composed():
-        expected = '"columns": how many rows a device asks for is decided by data'
-        raise Unsupported(function.name, "by", expected, "'rows'")
+    if by == "borders":
+        expected = "'rows' or 'segments': how many segments begin on a device is decided by data"
+        raise Unsupported(function.name, "by", expected, repr(by))
     try:
         lax.axis_size(over)
     except (NameError, TypeError, ValueError) as error:
         expected = "the name of an axis, inside of shard_map"
         raise InvalidProblem(function.name, "over", expected, repr(over)) from error
+    rule = composed().get(function.name)
+    if rule is not None:
+        return rule(JAX, _Lookup(over), arguments)
     tensors = {n: t for n in function.tensors if hasattr(t := arguments[n], "shape")}
     others = {n: value for n, value in arguments.items() if n not in tensors}
     shapes = {name: tuple(t.shape) for name, t in tensors.items()}
@@ -133,14 +174,39 @@ def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> An
     # What all devices have alike differs from here on, as far as types know: JAX sums gradients.
     if any(over in varying(tensor) for tensor in tensors.values()):
         tensors = {n: t if over in varying(t) else _spread(t, over) for n, t in tensors.items()}
-    results = _differentiable(function, over, exact, others, alike)(tensors)
+    copied = by == "rows" and not has_own_indices(function)
+    copied = copied and axes is not None and axes.along not in axes.result(0)
+    results = _differentiable(function, (over, by, copied), exact, others, alike)(tensors)
     return results[0] if len(results) == 1 else results
+
+
+class _Lookup:
+    """Rows of a table that is in parts by rows."""
+
+    def __init__(self, over: Any) -> None:
+        self.over = over
+
+    def __call__(self, table: Array, indices: Array, **options: Any) -> Array:
+        return distributed.embedding(table, indices, over=self.over, **options)
+
+    def rows(self, table: Array) -> int:
+        return int(table.shape[0]) * int(lax.axis_size(self.over))
 
 
 def part_of(function: Any, arguments: dict[str, Any], over: Any) -> Any:
     """One device's part of a call where XLA has partitioned it."""
+    alike = _without_along(function, arguments)
     with jax.enable_x64(True):
-        return form_of(function, False)(JaxRank(over, jnp.int64), function, arguments)[0]
+        rank = JaxRank(over, jnp.int64, alike=alike)
+        return form_of(function, False)(rank, function, arguments)[0]
+
+
+def _without_along(function: Any, arguments: dict[str, Any]) -> frozenset[str]:
+    """Tensors that all devices have alike."""
+    tensors = {n: t for n in function.tensors if hasattr(t := arguments[n], "shape")}
+    others = {n: value for n, value in arguments.items() if n not in tensors}
+    axes = axes_of(function, {n: tuple(t.shape) for n, t in tensors.items()}, others)
+    return frozenset(n for n in tensors if axes is None or axes.along not in axes.arguments[n])
 
 
 def _spread(x: Array, name: Any) -> Array:
@@ -148,13 +214,22 @@ def _spread(x: Array, name: Any) -> Array:
 
 
 def _differentiable(
-    function: Any, over: Any, exact: bool, others: dict[str, Any], alike: set[str]
+    function: Any,
+    place: tuple[Any, str, bool],
+    exact: bool,
+    others: dict[str, Any],
+    alike: set[str],
 ) -> Any:
+    over, by, copied = place
     index = jnp.int64 if jax.config.jax_enable_x64 else jnp.int32
 
     def run(function: Any, arguments: dict[str, Any]) -> Any:
         with jax.enable_x64(True):
-            return form_of(function, exact)(JaxRank(over, index), function, arguments)
+            return form_of(function, exact)(JaxRank(over, index, by), function, arguments)
+
+    def summed(gradient: Array) -> Array:
+        """Of a result that all devices have alike, the gradient of all its copies."""
+        return lax.psum(gradient, over) if copied else gradient
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def call(tensors: dict[str, Array]) -> Any:
@@ -169,7 +244,7 @@ def _differentiable(
     def backward(saved: Any, gradients: Any) -> Any:
         tensors, result, kept = saved
         how = Gradient(function)
-        given = how.arguments(gradients[0], result, {**others, **tensors})
+        given = how.arguments(summed(gradients[0]), result, {**others, **tensors})
         results, _ = run(how.function, {**given, "kept": kept})
         found = dict(zip(how.names({**others, **tensors}), results, strict=False))
         for name in alike & found.keys():  # once, since JAX sums over devices

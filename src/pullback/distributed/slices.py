@@ -29,6 +29,9 @@ NUMPY = namespace(
     moveaxis=np.moveaxis,
     sum=lambda x, axis, keepdims: np.sum(x, axis, keepdims=keepdims),
     add_along_axis=_add_along_axis,
+    take_along_axis=np.take_along_axis,
+    argmax=np.argmax,
+    argsort=lambda x: np.argsort(x, stable=True),
 )
 
 
@@ -92,6 +95,9 @@ class Slice(Spread):
         missing = int(widths.max()) - x.shape[-1]
         padded = np.concatenate([x, np.full((*x.shape[:-1], missing), -INF, x.dtype)], -1)
         return np.stack(self.gathered(padded))
+
+    def distinct(self, values: Array, bound: int) -> tuple[Array, Array]:
+        return np.unique(values, return_inverse=True)
 
     def wide(self, x: Array) -> Array:
         return np.asarray(x).astype(np.float64)

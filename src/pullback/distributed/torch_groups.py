@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from pullback import distributed
-from pullback.contract.errors import InvalidProblem
+from pullback.contract.errors import InvalidProblem, Unsupported
 from pullback.distributed.calls import Gradient, form_of, recorded
 from pullback.distributed.forms import composed
+from pullback.distributed.torch_agreement import agree
+from pullback.distributed.torch_twice import gradients as twice
 from pullback.internals.torch import all_gather_tensor, all_to_all_single
 from pullback.ops.sharding import INF, Spread, namespace
 
@@ -45,6 +47,9 @@ TORCH = namespace(
     arange=_arange,
     unique=_unique,
     add_along_axis=_add_along_axis,
+    take_along_axis=torch.take_along_dim,
+    argmax=torch.argmax,
+    argsort=lambda x: torch.argsort(x, stable=True),
 )
 
 
@@ -101,8 +106,18 @@ class TorchRank(Spread):
         value = flat[at] if at >= 0 else flat.new_zeros(())
         return order, list(counts[: self.size]), [flat.new_full((), at), value]
 
+    def swapped(self, x: Tensor) -> Tensor:
+        return all_to_all_single(x.contiguous(), None, None, self.group)
+
+    def joined_ranks(self, x: Tensor) -> Tensor:
+        return self.exchange(x)
+
     def scattered(self, rows: Tensor, order: Tensor, count: int) -> Tensor:
         return rows.new_zeros((count, *rows.shape[1:])).index_copy(0, order, rows)
+
+    def distinct(self, values: Tensor, bound: int) -> tuple[Tensor, Tensor]:
+        found, places = torch.unique(values, return_inverse=True)
+        return found, places
 
     def counts(self, widths: Tensor) -> list[int]:
         return list(self.widths or map(int, widths.tolist()))
@@ -132,8 +147,13 @@ class TorchRank(Spread):
     def is_integer(self, x: Tensor) -> bool:
         return not x.is_floating_point()
 
-    def steps(self, count: int, like: Tensor) -> Tensor:
-        return torch.arange(count, dtype=torch.float64, device=like.device)
+    def steps(self, count: int, like: Tensor | None) -> Tensor:
+        device = None if like is None else like.device
+        return torch.arange(count, dtype=torch.float64, device=device)
+
+    @property
+    def extent(self) -> int:
+        return sum(self.widths or ())
 
     def begin(self, width: int) -> int:
         known = self.widths
@@ -163,9 +183,11 @@ def group_of(op: str, over: Any) -> Any:
     raise InvalidProblem(op, "over", expected, f"a {type(over).__name__}")
 
 
-def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool) -> Any:
+def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool, by: str) -> Any:
     """One rank's part of a call; differentiable."""
     rank = TorchRank(group_of(function.name, over))
+    rank.by = by
+    agree(rank.group, function, arguments)
     rule = composed().get(function.name)
     if rule is not None:
         return rule(TORCH, _Lookup(over, rank), arguments)
@@ -197,7 +219,7 @@ class _Spread(torch.autograd.Function):  # type: ignore[misc]
         function, rank, exact, names, others = about
         arguments = {**others, **dict(zip(names, given, strict=True))}
         extra = recorded(function, arguments)
-        results, kept = form_of(function, exact)(rank, function, {**arguments, **extra})
+        results, kept = form_of(function, exact, rank.by)(rank, function, {**arguments, **extra})
         ctx.about = about
         ctx.save_for_backward(*given, results[1] if extra else results[0], *kept)
         results = results[:1] if extra else results
@@ -205,14 +227,17 @@ class _Spread(torch.autograd.Function):  # type: ignore[misc]
         return results
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
         function, rank, exact, names, others = ctx.about
         saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to be differentiated
+            if rank.by != "rows":
+                raise Unsupported(function.name, "by", "'rows' for second derivatives", rank.by)
+            return None, *twice(function, rank, names, others, saved, gradient)
         arguments = {**others, **dict(zip(names, saved, strict=False))}
         how = Gradient(function)
         given = how.arguments(gradient.contiguous(), saved[len(names)], arguments)
         given["kept"] = saved[len(names) + 1 :]
-        results, _kept = form_of(how.function, exact)(rank, how.function, given)
+        results, _kept = form_of(how.function, exact, rank.by)(rank, how.function, given)
         found = dict(zip(how.names(arguments), results, strict=False))
         return None, *(found.get(name) for name in names)

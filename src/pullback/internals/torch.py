@@ -148,11 +148,24 @@ def all_gather_tensor(x: torch.Tensor, axis: int, group: Any) -> torch.Tensor:
 
 
 def all_to_all_single(
-    x: torch.Tensor, receives: list[int], sends: list[int], group: Any
+    x: torch.Tensor, receives: list[int] | None, sends: list[int] | None, group: Any
 ) -> torch.Tensor:
-    """So many rows of each rank, for so many to each."""
+    """So many rows of each rank, for so many to each; as many of all if not said."""
     import torch.distributed as dist
 
-    found = x.new_empty((sum(receives), *x.shape[1:]))
+    found = x.new_empty((len(x) if receives is None else sum(receives), *x.shape[1:]))
     dist.all_to_all_single(found, x, receives, sends, group)
     return found
+
+
+def store_of(group: Any) -> Any:
+    """The store through which the ranks of a group met, keys of its own; None where this PyTorch
+    does not say, and where ranks are not real."""
+    import torch.distributed as dist
+
+    try:
+        store = dist.distributed_c10d._get_process_group_store(group)
+    except (AttributeError, KeyError):
+        MISSING.append("distributed.distributed_c10d._get_process_group_store")
+        return None
+    return None if dist.get_backend(group) == "fake" else store

@@ -39,7 +39,7 @@ class Axes:
 Rule = Callable[[Shapes, Mapping[str, Any]], Axes | None]
 
 
-def notation(results: Sequence[str], free: str, **tensors: str) -> Rule:
+def notation(results: Sequence[str], free: str, along: str = "", **tensors: str) -> Rule:
     """A rule that is the same for all calls. A pattern has a name for each axis; "d*" is any number
     of axes."""
 
@@ -53,7 +53,7 @@ def notation(results: Sequence[str], free: str, **tensors: str) -> Rule:
         named = tuple(_named(pattern, counts) for pattern in results)
         if any(len(arguments[name]) != len(shape) for name, shape in shapes.items()):
             return None
-        return Axes(arguments, named, frozenset(_named(free, counts)))
+        return Axes(arguments, named, frozenset(_named(free, counts)), along)
 
     return rule
 

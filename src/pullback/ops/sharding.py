@@ -58,7 +58,8 @@ def namespace(module: Any, **others: Any) -> SimpleNamespace:
 class Sends:
     """What a rank gives to the all-gathers of a form: float64 numbers for each row, a few besides,
     and how many all-gathers there are; other figures where the data are float64 (`wide`) or have 16
-    bits (`half`). `same`: the bits are those of one machine, for any number of ranks."""
+    bits (`half`). Of segments a row is a column of one, and `segments` are numbers for each of
+    them. `same`: the bits are those of one machine, for any number of ranks."""
 
     rows: int
     besides: int = 0
@@ -66,6 +67,10 @@ class Sends:
     wide: Sends | None = None
     half: Sends | None = None
     same: bool = False
+    segments: int = 0
+    least: int | None = None  # numbers for each row that no form can do without; None: these
+    why: str = ""  # what the others are for
+    peers: str = ""  # what others send, where it is not whole parts
 
 
 _BLOCK = 512  # so many factors of at least 1/2 are a double
@@ -76,6 +81,8 @@ class Spread(ABC):
 
     size: int
     rank: Any
+    fixed = False  # whether extents are fixed before data are known, and equal on all ranks
+    by = "rows"  # how parts are cut, where there is a choice
     alike: frozenset[str] | None = None  # arguments that all ranks have alike, if known
 
     # --- how ranks are joined: the only collective of most forms --------------------------------
@@ -104,6 +111,47 @@ class Spread(ABC):
     def gather_uneven(self, x: Array, widths: Array) -> Array:
         """Of all ranks, padded with -inf at the end of the last axis, in the dtype of x."""
 
+    @abstractmethod
+    def distinct(self, values: Array, bound: int) -> tuple[Array, Array]:
+        """Distinct values in ascending order, and where each of them is; values are at most
+        `bound`. Where extents are fixed, `bound` fills what is left over."""
+
+    def survey(self, ids: Array, count: int | None) -> list[float]:
+        """Of ids in [0, count): the largest, the first, the last, how many distinct ones there are;
+        position and value of the first that is out of range, and of the first that is smaller than
+        the one before it (-1 where there is none)."""
+        if not ids.shape[0]:
+            return [-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, -1.0, 0.0]
+        bad = (ids < 0) if count is None else (ids < 0) | (ids >= count)
+        lower = ids[1:] < ids[:-1]
+        found = [float(ids.max()), float(ids[0]), float(ids[-1])]
+        found.append(float(self.distinct(ids, 0)[0].shape[0]))
+        for wrong, offset in ((bad, 0), (lower, 1)):
+            at = int(self.xp.argmax(self.as_index(wrong))) if bool(wrong.any()) else -1
+            found += [float(at + offset), float(ids[at + offset])] if at >= 0 else [-1.0, 0.0]
+        return found
+
+    def stacked(self, rows: Array, counts: Any, fill: float) -> Array:
+        """The rows of all ranks one after the other. Ranks have up to so many; what is missing to
+        the most is filled with a constant."""
+        most = max(1, *counts)
+        missing = self.filled((most - rows.shape[0], rows.shape[1]), fill, rows)
+        flat = self.xp.concatenate([rows, missing], 0).reshape(-1)
+        return self.exchange(flat).reshape((self.size * most, rows.shape[1]))
+
+    def is_own(self, total: int) -> Array:
+        """Which of so many rows of all ranks, as many of each, are this rank's."""
+        at = self.steps(total, None) // max(total // self.size, 1)
+        return (at == self.rank)[:, None]
+
+    def part_of_segments(self, x: Array, axis: int) -> Array:
+        """This rank's part of a result by segments; the whole one, unless parts are by segments."""
+        return x
+
+    def all_segments(self, x: Array, axis: int) -> Array:
+        """The whole of what `part_of_segments` gives a part of."""
+        return x
+
     def route(self, x: Array, sends: list[int], receives: list[int]) -> Array:
         """So many rows to each rank, in the order of ranks, for so many of each: an all-to-all."""
         expected = 'of parts by columns (by="columns"): extents that data decide are none of JAX'
@@ -112,6 +160,14 @@ class Spread(ABC):
     def by_owner(self, flat: Array, borders: list[int]) -> tuple[Array, list[Array], list[Array]]:
         """Positions ordered by the rank whose rows their indices are, how many each rank has, and
         the first index that is nobody's, with its position (-1 if there is none)."""
+        raise NotImplementedError
+
+    def swapped(self, x: Array) -> Array:
+        """Row r of all ranks, of a matrix with a row for each rank: an all-to-all."""
+        raise NotImplementedError
+
+    def joined_ranks(self, x: Array) -> Array:
+        """What all ranks have, ranks along a new first axis."""
         raise NotImplementedError
 
     def scattered(self, rows: Array, order: Array, count: int) -> Array:
@@ -136,6 +192,11 @@ class Spread(ABC):
     def begin(self, width: int) -> Any:
         """Where this rank's part begins, if all are of one extent; else as known."""
         return self.rank * width
+
+    @property
+    def extent(self) -> int:
+        """The whole extent, where those of all parts are known."""
+        raise NotImplementedError
 
     def is_even(self, widths: Array) -> bool:
         """Whether `begin` was right on all ranks."""

@@ -264,13 +264,13 @@ def _bag_axes(result: str, **tensors: str) -> Rule:
 
 CALCULUS = {
     "embedding": Calculus(
-        _pull, _push, batch=_batch, axes=notation(["i* d"], free="i* d", **_TABLE)
+        _pull, _push, batch=_batch, axes=notation(["i* d"], free="i* d", along="v", **_TABLE)
     ),
     "embedding_backward": Calculus(
         _backward_pull,
         _backward_push,
         saves=_backward_saves,
-        axes=notation(["v d"], free="d", **_GRADIENT),
+        axes=notation(["v d"], free="d", along="v", **_GRADIENT),
     ),
     "embedding_bag": Calculus(
         _bag_pull,

@@ -9,6 +9,7 @@ from pullback.ops.entmax.functions import entmax
 from pullback.ops.sharding import INF, Arguments, Array, Sends, Spread, State
 from pullback.ops.simplex.sharded import (
     CANDIDATES,
+    FIXED_SIZE,
     exponential_map,
     sparse_gradient,
     whole_exponentials,
@@ -106,8 +107,14 @@ SHARDED = {
 }
 
 SENDS = {
-    "entmax": Sends(CANDIDATES + 1, besides=1),
+    "entmax": Sends(CANDIDATES + 1, besides=1, least=2, why=FIXED_SIZE),
     "entmax_backward": Sends(2),
-    "softmax_loss": Sends(4, besides=1),
+    "softmax_loss": Sends(
+        4,
+        besides=1,
+        least=3,
+        why="how many parts have the class",
+        peers="Megatron: 3 all-reduces, 12",
+    ),
     "softmax_loss_backward": Sends(1, besides=1),
 }

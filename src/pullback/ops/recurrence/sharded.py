@@ -72,8 +72,10 @@ SHARDED = {
 # The gradient is that of the recurrence, which names its arguments in another way.
 GRADIENTS = {"discounted_sum": ("linear_scan_backward", {"discount": "a", "x": "b"})}
 
+_BEFORE = "the state before a part is sent, and not computed again"
+
 SENDS = {
     "linear_scan": Sends(3),
     "discounted_sum": Sends(3),
-    "linear_scan_backward": Sends(4, besides=2),
+    "linear_scan_backward": Sends(4, besides=2, least=3, why=_BEFORE),
 }

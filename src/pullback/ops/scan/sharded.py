@@ -211,15 +211,20 @@ SHARDED = {
     "cummin_backward": extremum_backward("cummin", -1.0),
 }
 
+_BEFORE = "the result before a part is sent, and not computed again"
+_PLACES = "positions again, where the forward has not kept them (DTensor)"
+
 SENDS = {
     "cumsum": Sends(1, wide=Sends(2)),
     "cumsum_backward": Sends(1, wide=Sends(2)),
     "cumprod": Sends(2),
-    "cumprod_backward": Sends(4, besides=1, half=Sends(3)),
+    "cumprod_backward": Sends(4, besides=1, half=Sends(3), least=3, why=_BEFORE),
     "logcumsumexp": Sends(1),
-    "logcumsumexp_backward": Sends(3, besides=1, half=Sends(4, besides=1, collectives=2)),
+    "logcumsumexp_backward": Sends(
+        3, besides=1, half=Sends(4, besides=1, collectives=2), least=2, why=_BEFORE
+    ),
     "cummax": Sends(2, besides=1, same=True),
-    "cummax_backward": Sends(4, besides=1, collectives=2),
+    "cummax_backward": Sends(4, besides=1, collectives=2, least=2, why=_PLACES),
     "cummin": Sends(2, besides=1, same=True),
-    "cummin_backward": Sends(4, besides=1, collectives=2),
+    "cummin_backward": Sends(4, besides=1, collectives=2, least=2, why=_PLACES),
 }

@@ -178,13 +178,15 @@ SHARDED = {
     "entmax15_backward": _sparse_backward(root=True),
 }
 
+FIXED_SIZE = "a fixed number of candidates, whose support nobody knows before"
+
 SENDS = {
     "softmax": Sends(2),
     "softmax_backward": Sends(1),
     "log_softmax": Sends(2),
-    "log_softmax_backward": Sends(2),
-    "sparsemax": Sends(CANDIDATES + 1, besides=1),
+    "log_softmax_backward": Sends(2, least=1, why="which rows are masked"),
+    "sparsemax": Sends(CANDIDATES + 1, besides=1, least=2, why=FIXED_SIZE),
     "sparsemax_backward": Sends(2),
-    "entmax15": Sends(CANDIDATES + 1, besides=1),
+    "entmax15": Sends(CANDIDATES + 1, besides=1, least=2, why=FIXED_SIZE),
     "entmax15_backward": Sends(2),
 }
