@@ -30,8 +30,8 @@ class Counted(TorchDispatchMode):  # type: ignore[misc]
         self.given: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "c10d" in func.namespace and "wait" not in func.__name__:
-            name = func.__name__.partition(".")[0]
+        name = func.__name__.partition(".")[0]
+        if "c10d" in func.namespace and name not in ("wait_tensor", "_wrap_tensor_autograd"):
             assert name in GATHERS, name
             own = min(x.nbytes for x in args if isinstance(x, torch.Tensor))
             self.given.append(own)
