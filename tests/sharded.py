@@ -52,6 +52,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[P, ...], P | str | 
     (lambda x, i: pb.segment_sum(x, i, 5), (X, IDS), (COLUMNS_SPLIT, P()), COLUMNS_SPLIT),
     (lambda x, i: pb.segment_sum(x, i, 5), (X, IDS), (ROWS_SPLIT, P("d")), None),
     (lambda x: pb.segment_max(x, INDEX), (X,), (COLUMNS_SPLIT,), COLUMNS_SPLIT),
+    (lambda x: pb.segment_max(x, INDEX), (X,), (ROWS_SPLIT,), None),
     (pb.embedding, (TABLE, ROWS), (COLUMNS_SPLIT, P()), COLUMNS_SPLIT),
     (pb.embedding, (TABLE, ROWS), (ROWS_SPLIT, P()), None),
     (pb.embedding_bag, (TABLE, ROWS, OFFSETS), (COLUMNS_SPLIT, P(), P()), COLUMNS_SPLIT),

@@ -38,7 +38,9 @@ class Layout:
         named = zip(site.operands, shapes, strict=True)
         tensors = {name: shape for (name, part), shape in named if part is None}
         axes = axes_of(site.function, tensors, site.others) or Axes({}, ((),), frozenset())
-        along = axes.along if "offsets" not in tensors and _has_form(site) else ""
+        # A prepared index is that of all rows, and borders are those of whole axes.
+        whole = "offsets" in tensors or any(part is not None for _, part in site.operands)
+        along = axes.along if not whole and _has_form(site) else ""
         self.along, self.free = along, axes.free | ({along} if along else set())
         # Axes nothing is known of, those of a prepared index among them, get names of their own.
         known = [axes.arguments.get(n, ()) if part is None else () for n, part in site.operands]
