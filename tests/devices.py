@@ -149,7 +149,7 @@ def tables(mesh: Any) -> Iterator[str]:
                 yield f"case {number}: the {what} has the whole table on one device"
 
 
-def export_and_twice(mesh: Any) -> Iterator[str]:
+def exported_faults(mesh: Any) -> Iterator[str]:
     spread = jax.shard_map(
         partial(distributed.cumprod, over="d"), mesh=mesh, in_specs=ALONG, out_specs=ALONG
     )
@@ -162,18 +162,11 @@ def export_and_twice(mesh: Any) -> Iterator[str]:
     if not np.allclose(called, pb.cumprod(X), rtol=2e-6):
         yield "exported: other values"
 
-    def penalty(f: Any, x: Any) -> Any:
-        return (jax.grad(lambda x: (f(x) * Y).sum())(x) ** 2).sum()
-
-    found, wanted = (jax.grad(partial(penalty, f))(X) for f in (spread, pb.cumprod))
-    if not np.allclose(found, wanted, rtol=1e-4, atol=1e-4):
-        yield "cumprod: other second derivatives"
-
 
 if __name__ == "__main__":
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     for check in (faults(mesh, True), more(mesh, True), more(mesh, False)):
         for fault in check:
             print(fault)
-    for fault in itertools.chain(tables(mesh), export_and_twice(mesh)):
+    for fault in itertools.chain(tables(mesh), exported_faults(mesh)):
         print(fault)
