@@ -257,8 +257,8 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
 def _extended(descriptor: Any) -> Iterator[Any]:
     """A scan as it is, over two pieces, from an initial value, and both."""
     yield descriptor
-    if not hasattr(descriptor, "num_pieces"):
-        return
+    if not hasattr(descriptor, "num_pieces") or getattr(descriptor, "stateful", False):
+        return  # a state takes the place of both
     shape, axis = descriptor.input_shape, descriptor.scan_axis
     for pieces, initial in ((2, False), (None, True), (2, True)):
         kept = shape[:axis] + (() if pieces is None else (pieces,)) + shape[axis + 1 :]
