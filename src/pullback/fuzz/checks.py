@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -273,6 +274,41 @@ def plan(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
     return None
 
 
+def windows(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
+    """A plan that carries a state from one part of the axis to the next: within the error of the
+    whole. Positions count from the start of a window, and are not compared."""
+    call = forms.planned(trial, {k: v.copy() for k, v in trial.arrays.items()} | trial.options)
+    if trial.mistake or want.error is not None or call is None:
+        return False
+    whole = forms.carrying_state(call)
+    if whole is None or not whole.input_shape:
+        return False
+    axis, shape = whole.scan_axis, whole.input_shape
+    tensors = {k: _given(v) for k, v in call.tensors.items() if v is not None}
+    if not all(isinstance(v, np.ndarray) and v.shape == shape for v in tensors.values()):
+        return False
+    for name, spec in zip(call.returns, call.specs, strict=True):
+        tensors[name] = place(memory, shape, spec.element.dtype, Layout.plain(len(shape)))[1]
+    lines = shape[:axis] + shape[axis + 1 :]
+    state = place(memory, lines, np.float64, Layout.plain(len(lines)))[1]
+    first, second = slice(0, shape[axis] // 3), slice(shape[axis] // 3, shape[axis])
+    at = (slice(None),) * axis
+    for number, window in enumerate((second, first) if whole.reverse else (first, second)):
+        parts = {k: v[(*at, window)] for k, v in tensors.items()}
+        steps = window.stop - window.start
+        descriptor = replace(whole, input_shape=(*shape[:axis], steps, *shape[axis + 1 :]))
+        chosen = call.plan.select(Stream.cpu(), descriptor)
+        carried = {"state": state if number else None, "final_state": state}
+        args = getattr(pullback, f"{chosen.record.name}Args")(**parts, **carried)
+        chosen.run(Stream.cpu(), _workspace(chosen, memory), args)
+    found = call.as_result(call.returns[0], tensors[call.returns[0]])
+    try:
+        compare(trial.subject, trial.arguments, (found, *want.results[1:]))
+    except LawBroken as broken:
+        raise Mismatch("windows", str(broken).partition(": ")[2]) from None
+    return None
+
+
 def _given(view: Any) -> Any:
     """The array itself where the plan takes it in its own shape."""
     array = getattr(view, "array", None)
@@ -317,4 +353,5 @@ CHECKS: dict[str, Callable[[Trial, Outcome, Memory], bool | None]] = {
     "jax": jax,
     "in place": in_place,
     "alternative": alternative,
+    "windows": windows,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +13,7 @@ import numpy as np
 import pullback
 from pullback.contract.errors import PullbackError
 from pullback.fuzz.trial import Trial
+from pullback.plan.stream import Stream
 from pullback.verify.laws import same_bits
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -111,6 +112,18 @@ def planned(trial: Trial, arguments: dict[str, Any], any_plan: bool = False) -> 
         return function.planned(given) if any_plan else function.body(**function.views(given))
     except PullbackError:
         return None
+
+
+def carrying_state(call: Any) -> Any:
+    """The descriptor of the same problem that takes and leaves a state; None if none may."""
+    if not hasattr(call.descriptor, "stateful"):
+        return None
+    descriptor = replace(call.descriptor, stateful=True)
+    try:
+        call.plan.select(Stream.cpu(), descriptor)
+    except PullbackError:
+        return None
+    return descriptor
 
 
 def updated(call: Any) -> dict[str, str]:

@@ -44,6 +44,7 @@ CHECKS: dict[str, float] = {
     "jax": 0.01,
     "in place": 0.3,
     "alternative": 0.4,
+    "windows": 0.5,
 }
 # What a caller does wrong, and what it is told by.
 MISTAKES: dict[str, str] = {

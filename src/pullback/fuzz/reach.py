@@ -37,7 +37,13 @@ def phases(trial: Trial) -> Sequence[Any]:
     call = forms.planned(trial, {**arrays, **trial.options}, any_plan=True)
     if call is None:
         return ()
-    plan = call.plan.select(Stream.cpu(), call.descriptor)
+    state = forms.carrying_state(call)
+    found = [*_laid_out(trial, call, call.descriptor)]
+    return found if state is None else [*found, *_laid_out(trial, call, state)]
+
+
+def _laid_out(trial: Trial, call: Any, descriptor: Any) -> Sequence[Any]:
+    plan = call.plan.select(Stream.cpu(), descriptor)
     outs = dict(zip(call.returns, call.specs, strict=True))
     tensors: list[Any] = []
     for slot in plan.record.slots:
@@ -47,6 +53,9 @@ def phases(trial: Trial) -> Sequence[Any]:
             layout = trial.layout("out", len(spec.shape))
             result = TensorRef(_empty(spec.shape, spec.element.dtype, layout))
             view = call.as_slot(slot.name, result)
+        if view is None and slot.used(descriptor) and not slot.used(call.descriptor):  # a state
+            shape = slot.shape(descriptor)
+            view = TensorRef(_empty(shape, np.float64, Layout.plain(len(shape))))
         tensors.append(view)
     try:
         found: Sequence[Any] = plan.program(tensors).phases

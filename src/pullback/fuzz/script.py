@@ -106,6 +106,7 @@ def _compared() -> list[str]:
 _SECOND = {
     "plain": _look,
     "oracle": _look,
+    "windows": _look,  # by stateful plans, of a third and of the rest of the axis
     "threads": _other_threads,
     "repeat": _again,
     "jax": _again,
