@@ -61,6 +61,11 @@ def test_pages_do_not_promise_to_be_free_of_division() -> None:
     assert not [page.name for page in DOCUMENTS if "division-free" in page.read_text()]
 
 
+def test_the_picture_of_layers_is_what_the_imports_say() -> None:
+    made = runpy.run_path(str(ROOT / "tools" / "layers.py"))
+    assert made["PICTURE"].read_text() == made["picture"](), "run `python tools/layers.py`"
+
+
 def test_the_page_of_specialisations_is_what_the_source_says() -> None:
     made = runpy.run_path(str(ROOT / "tools" / "specialisations.py"))
     assert made["PAGE"].read_text() == made["page"]()

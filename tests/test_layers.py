@@ -18,7 +18,7 @@ MODULES = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p i
 
 # Each package may import from itself and from the packages before it.
 ORDER = (
-    *("contract", "tensor", "cpu", "gpu", "internals", "plan", "ops", "frontends", "distributed"),
+    *("contract", "internals", "tensor", "cpu", "gpu", "plan", "ops", "frontends", "distributed"),
     "torch",
 )
 ABOVE = ("verify", "fuzz", "bench", "aot", "cli")

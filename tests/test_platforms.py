@@ -117,7 +117,7 @@ def test_the_portable_pool_passes_the_tests_of_the_pool() -> None:
     names = "random or longer or many_threads or oversub or nest or no_processor or fork or signal"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, HERE / "test_pool.py", "-k", names],
+        [*command, HERE / "test_pool.py", HERE / "test_pool_processes.py", "-k", names],
         env={**os.environ, "PULLBACK_FUTEX": "0"},
         cwd=HERE.parent,
         capture_output=True,

@@ -10,7 +10,7 @@ SCRIPT = """
 import hashlib, sys
 import numpy as np
 import pullback as pb
-from pullback.cpu.headers import headers_are_known
+from pullback.internals.numpy import headers_are_known
 from pullback.verify.laws import trials
 from pullback.verify.subject import subjects
 

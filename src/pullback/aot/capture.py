@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 from numba import njit, types
-from numba.core.registry import cpu_target
 
 from pullback.contract.imports import IMPORTS
 from pullback.cpu.cache import POLICY
-from pullback.cpu.linking import linked_into
+from pullback.internals.numba import codegen, linked_into
 
 
 class Captured(NamedTuple):
@@ -49,9 +48,8 @@ def capture(function: Callable[..., Any], signature: Any) -> Captured:
         raise _Done
 
     dispatcher = njit(**POLICY)(function)
-    codegen = cpu_target.target_context.codegen()
     with IMPORTS, linked_into(function.__qualname__):
-        codegen._library_class._optimize_final_module = stop
+        codegen()._library_class._optimize_final_module = stop
         with suppress(_Done):
             dispatcher.compile(signature)
     (bitcode,) = found

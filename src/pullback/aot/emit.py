@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 from numba.core import config
-from numba.core.codegen import create_pass_builder
 
 from pullback.aot.capture import Captured
 from pullback.aot.targets import Target
+from pullback.internals.numba import create_pass_builder
 
 # What every function is called in its object, until objects are linked.
 PLACEHOLDER = "pullback_function"

@@ -111,7 +111,7 @@ def _trim(limit: int) -> None:
 @cache
 def _can_recycle() -> bool:
     """Whether there are pages to map, arrays to put over them, and one lock for all who do."""
-    from pullback.cpu.headers import headers_are_known
+    from pullback.internals.numpy import headers_are_known
 
     return hasattr(mmap, "MAP_PRIVATE") and headers_are_known()
 

@@ -37,20 +37,14 @@ from pullback.cpu.buffer_pool import (
     USED_BLOCKS,
     USED_BYTES,
 )
-from pullback.cpu.headers import FLAGS, HANDLER, data_of, numpy_function
-from pullback.cpu.interpreter import (
-    Method,
-    capsule_address,
-    drop,
-    fast_method,
-    hold,
-    new_capsule,
-    no_memory,
-)
+from pullback.cpu.headers import data_of
+from pullback.cpu.interpreter import drop, hold, no_memory
 from pullback.cpu.kernel import native
 from pullback.cpu.pages import PAGE, map_pages, unmap_pages
 from pullback.cpu.pool import permanent_alloc
 from pullback.cpu.words import address_of, at, call
+from pullback.internals.cpython import Method, capsule_address, fast_method, new_capsule
+from pullback.internals.numpy import FLAGS, HANDLER, numpy_function
 
 SIZE, NEWEST, OLDEST, NEXT, POOL, _CLASS_WORDS = range(6)
 OLDER, NEWER, RETURNED = range(3)

@@ -54,7 +54,6 @@ from pullback.cpu.call_record import (
 from pullback.cpu.dispatch_guard import NEEDS_GRAD, NO_GRAD, is_plain_call, is_recording, state_of
 from pullback.cpu.headers import data_of
 from pullback.cpu.interpreter import (
-    Method,
     as_integer,
     attribute,
     call_object,
@@ -62,7 +61,6 @@ from pullback.cpu.interpreter import (
     call_with_all,
     clear_error,
     drop,
-    fast_method,
     hold,
     new_tuple,
     set_item,
@@ -72,6 +70,7 @@ from pullback.cpu.kernel import native
 from pullback.cpu.native_launch import MANY, launch_with_lock, operand_at
 from pullback.cpu.operands import locate
 from pullback.cpu.words import address_of, at, stack_words
+from pullback.internals.cpython import Method, fast_method
 
 CAPACITY: Final = 64  # records of a cache; comparing with one that differs takes about 10 ns
 

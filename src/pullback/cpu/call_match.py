@@ -33,7 +33,6 @@ from pullback.cpu.call_record import (
 from pullback.cpu.headers import type_of
 from pullback.cpu.interpreter import (
     EQ,
-    FLOAT,
     attribute,
     clear_error,
     compare,
@@ -44,6 +43,7 @@ from pullback.cpu.interpreter import (
 from pullback.cpu.native_launch import SLOTS, operand_at
 from pullback.cpu.operands import OBJECT, locate
 from pullback.cpu.words import address_of, at
+from pullback.internals.cpython import FLOAT
 
 
 @register_jitable

@@ -10,9 +10,9 @@ from functools import cache
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core.registry import cpu_target
 
 from pullback.cpu.emit import I32, constant, shaped
+from pullback.internals.numba import target_machine
 
 I16, F32 = ir.IntType(16), ir.FloatType()
 QUIET = 0x00400000  # the bit that makes an f32 NaN a quiet one
@@ -36,7 +36,7 @@ def f16_in_hardware() -> bool:
     """Ask the compiler itself: it knows the CPU name and features Numba was told to use."""
     if os.environ.get("PULLBACK_SOFT_F16"):
         return False
-    machine = cpu_target.target_context.codegen()._tm
+    machine = target_machine()
     assembly = machine.emit_assembly(llvm.parse_assembly(_PROBE))
     return not any(routine in assembly for routine in ("extendhfsf2", "truncsfhf2", "gnu_"))
 

@@ -24,8 +24,8 @@ from numba.extending import intrinsic, models, register_model
 from pullback.contract.element import ElementKind
 from pullback.contract.imports import IMPORTS, guard_forks, uninterrupted
 from pullback.cpu.cache import POLICY, KernelCache, cache_folder, module_hash, source_hash
-from pullback.cpu.linking import linked_into
 from pullback.cpu.notice import compiling
+from pullback.internals.numba import linked_into
 
 __all__ = ["POLICY", "Kernel", "KernelCache", "cache_folder", "kernel", "native", "source_hash"]
 

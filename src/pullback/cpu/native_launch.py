@@ -25,21 +25,14 @@ from numba.extending import register_jitable
 
 from pullback.cpu.atomics import INT
 from pullback.cpu.block import DETAIL, NEEDS_CHECK, TENSORS, WORKSPACE
-from pullback.cpu.interpreter import (
-    as_integer,
-    fast_method,
-    from_integer,
-    lock,
-    new_tuple,
-    set_item,
-    unlock,
-)
+from pullback.cpu.interpreter import as_integer, from_integer, lock, new_tuple, set_item, unlock
 from pullback.cpu.interrupt import INTERRUPTED
 from pullback.cpu.kernel import native
 from pullback.cpu.operands import ADDRESS, OPERAND_WORDS, operand, operand_of
 from pullback.cpu.pool import execute_address, interruptible_address
 from pullback.cpu.program import encode
 from pullback.cpu.words import address_of, at, call, stack_words
+from pullback.internals.cpython import fast_method
 
 PROGRAM, PHASES, EXECUTE, SHORT, SLOTS, LENGTH, ALIGNED, PAIRS, HEAD = range(9)
 

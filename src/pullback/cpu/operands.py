@@ -16,18 +16,8 @@ from numba.extending import register_jitable
 
 from pullback.cpu.block import MISMATCH
 from pullback.cpu.headers import (
-    ARRAY_BASE,
-    ARRAY_DATA,
-    ARRAY_DTYPE,
-    ARRAY_EXTENTS,
-    ARRAY_RANK,
-    ARRAY_STRIDES,
     CPU,
     DESCRIBERS,
-    FLAGS,
-    HALF,
-    IS_WRITABLE,
-    OBJECT_TYPE,
     TENSOR_AT,
     TENSOR_BEGIN,
     TENSOR_DEVICE,
@@ -35,12 +25,24 @@ from pullback.cpu.headers import (
     TENSOR_SHAPE,
     TENSOR_STRIDES,
     TENSOR_WORDS,
-    headers_are_known,
     is_inside_storage,
     type_of,
 )
 from pullback.cpu.interpreter import clear_error
 from pullback.cpu.words import address_of, at, call, stack_words
+from pullback.internals.numpy import (
+    ARRAY_BASE,
+    ARRAY_DATA,
+    ARRAY_DTYPE,
+    ARRAY_EXTENTS,
+    ARRAY_RANK,
+    ARRAY_STRIDES,
+    FLAGS,
+    HALF,
+    IS_WRITABLE,
+    OBJECT_TYPE,
+    headers_are_known,
+)
 from pullback.tensor.adapters import OWNERS
 from pullback.tensor.layout import reach
 

@@ -132,9 +132,10 @@ def shared_memory(symbol: str, size: int) -> int:
     if library.path() is not None:
         return library.address_of(symbol)
     from llvmlite.binding import add_symbol
-    from numba.core.registry import cpu_target
 
-    cpu_target.target_context.codegen()  # with it LLVM learns the symbols of this process
+    from pullback.internals.numba import codegen
+
+    codegen()  # with it LLVM learns the symbols of this process
     address = permanent_alloc(size)
     add_symbol(symbol, address)
     return address

@@ -146,6 +146,8 @@ _originals: dict[str, ModuleType] = {}
 def _has_kernels(name: str) -> bool:
     """Whether this may be a module that kernels are made of."""
     parts = name.split(".")
+    if name == "pullback.internals.numba":
+        return True
     if parts[:2] == ["pullback", "ops"]:
         return len(parts) == 4 and parts[3].startswith("cpu")
     return parts[:2] == ["pullback", "cpu"] and len(parts) == 3 and parts[2] not in SHARED

@@ -18,8 +18,8 @@ from pullback.contract.settings import SAFE
 from pullback.cpu.buffer_pool import OutputAllocator
 from pullback.cpu.dispatch_guard import DispatchGuard
 from pullback.cpu.headers import DESCRIBERS, Describer
-from pullback.cpu.interpreter import capsule_address
 from pullback.frontends.prepared import PreparedCall, prepare_call
+from pullback.internals.cpython import capsule_address
 from pullback.internals.torch import empty_strided, plain_call_conditions
 from pullback.plan.function import Function
 from pullback.plan.plan import exact, remember

@@ -95,7 +95,7 @@ def _call(address: int, arguments: tuple[int, ...]) -> int:
 
 def _allocate(record: Words) -> int:
     from pullback.cpu.buffer_pool_native import allocate_method
-    from pullback.cpu.headers import ARRAY_DATA
+    from pullback.internals.numpy import ARRAY_DATA
 
     header = _stack_words(ARRAY_DATA + 1)  # of an array that holds the record
     header[ARRAY_DATA] = record.address

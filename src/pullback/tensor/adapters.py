@@ -13,6 +13,7 @@ import numpy as np
 
 from pullback.contract.element import FLOAT_NAMES, ElementKind, cast_of, describe, kind_of_dtype
 from pullback.contract.errors import BufferTooSmall, MisalignedOperand, Unsupported
+from pullback.internals.numpy import CAPSULE
 from pullback.tensor.dlpack import from_dlpack
 from pullback.tensor.layout import contiguous_strides, reach
 
@@ -113,8 +114,7 @@ def _trust(*kinds: type) -> None:
             SAFE_OWNERS.add(kind)
 
 
-_CAPSULE: Final = type(np._core.multiarray._ARRAY_API)  # type: ignore[attr-defined]
-_trust(np.ndarray, type(None), bytes, bytearray, memoryview, mmap.mmap, _CAPSULE)
+_trust(np.ndarray, type(None), bytes, bytearray, memoryview, mmap.mmap, CAPSULE)
 
 
 def is_inside_owner(array: Any) -> bool:

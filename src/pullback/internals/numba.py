@@ -1,4 +1,6 @@
-"""Compile a kernel once, not once per level of the functions it is made of.
+"""What is used of Numba beyond its documented API: its code generator, and how it links.
+
+A kernel is compiled once, not once per level of the functions it is made of.
 
 Numba optimises every function it meets and makes machine code of it, together with all it calls,
 before the caller does the same again: a kernel of ten small functions deep pays ten times. Ours are
@@ -14,12 +16,27 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary, create_pass_builder
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
 from numba.core.registry import cpu_target
 
 from pullback.contract.settings import SAFE
+
+__all__ = ["codegen", "create_pass_builder", "linked_into", "target_machine"]
+
+
+def codegen() -> Any:
+    """What makes machine code here. With it LLVM learns the symbols of the process."""
+    return cpu_target.target_context.codegen()
+
+
+def target_machine() -> Any:
+    """LLVM's description of the processor that Numba compiles for."""
+    return codegen()._tm
+
+
+# --- linking -------------------------------------------------------------------------------------
 
 # Passes for with statements, closures, array expressions, literal arguments and parallel loops.
 _UNUSED = frozenset(
@@ -47,7 +64,7 @@ def _add_used_pass(manager: Any, kind: Any, description: str = "") -> None:
         _ADD_PASS(manager, kind, description)
 
 
-class _Part(JITCodeLibrary):
+class _Part(JITCodeLibrary):  # type: ignore[misc]
     """The code of one function; only that of the kernel itself becomes machine code."""
 
     kernel: ClassVar[str]
@@ -87,15 +104,15 @@ def _needed(library: Any) -> list[Any]:
 def linked_into(kernel: str) -> Iterator[None]:
     """While this lasts, what Numba compiles are parts of the function of this name. A signal
     handler may come here while the code it interrupted is here already."""
-    codegen = cpu_target.target_context.codegen()
-    if SAFE or not _is_known(codegen):
+    generator = codegen()
+    if SAFE or not _is_known(generator):
         yield
         return
     library = type("PartOfKernel", (_Part,), {"kernel": kernel})
-    set_env = partial(_set_environment, codegen)
+    set_env = partial(_set_environment, generator)
     with (
         global_compiler_lock,
-        _replaced(codegen, _library_class=library, set_env=set_env),
+        _replaced(generator, _library_class=library, set_env=set_env),
         _replaced(PassManager, add_pass=_add_used_pass),
     ):
         yield
