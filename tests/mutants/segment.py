@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "segment sum: empty segments of an accumulated gradient are cleared",
         f"{OP}/cpu_sum.py",
-        "    if word(task, ACCUMULATE) == 0:\n        store",
-        "    if word(task, ACCUMULATE) >= 0:\n        store",
+        "    if word(task, at.ACCUMULATE) == 0:\n        store",
+        "    if word(task, at.ACCUMULATE) >= 0:\n        store",
         "rows that receive nothing lose what accumulate_into held",
         (Suite("test_embedding_laws.py", "accumulat"),),
     ),
@@ -155,7 +155,7 @@ MUTANTS = (
         f"{OP}/cpu_walk.py",
         "        block_strips(task, columns, wide, strip, state, block)\n"
         "        if start + BLOCK < past:\n            k += 1\n        else:\n"
-        "            s, k = s + 1, 0\n    if word(task, STREAMING):\n        fence()",
+        "            s, k = s + 1, 0\n    if word(task, at.STREAMING):\n        fence()",
         "        block_strips(task, columns, wide, strip, state, block)\n"
         "        if start + BLOCK < past:\n            k += 1\n        else:\n"
         "            s, k = s + 1, 0",

@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "gather reduce: weights by sorted position",
         f"{OP}/cpu_reduce.py",
-        "scales[j] = read_wide(weights, n * word(task, WEIGHTS_STEP))",
-        "scales[j] = read_wide(weights, i * word(task, WEIGHTS_STEP))",
+        "scales[j] = read_wide(weights, n * word(task, at.WEIGHTS_STEP))",
+        "scales[j] = read_wide(weights, i * word(task, at.WEIGHTS_STEP))",
         "weights go to other positions",
         (laws("gather_segment_reduce"),),
     ),
@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "gather reduce backward: winners of long segments count from the start of all",
         f"{OP}/cpu_reduce.py",
-        "        _put_winners(task, s, column, count, best, mark, table(task, OFFSETS_AT, OFFSETS)[s])",
+        "        _put_winners(task, s, column, count, best, mark, offsets_of(task)[s])",
         "        _put_winners(task, s, column, count, best, mark, 0)",
         "the gradient of a long segment goes to another",
         (laws("gather_segment_reduce_backward"), Suite("test_segment_gather.py", "gradients")),

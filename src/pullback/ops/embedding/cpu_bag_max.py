@@ -20,6 +20,7 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.program import DETAIL, STATUS
 from pullback.cpu.vector import any_lane, lane, like, select, splat, to_f64
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_dot import row_product
 from pullback.ops.segment.cpu_extremum import beats, get_part, put_part
 from pullback.ops.segment.cpu_index import chunk_of, findings, id_by_step, limit, single_step
@@ -33,42 +34,12 @@ from pullback.ops.segment.cpu_walk import (
     over_segments,
 )
 from pullback.ops.segment.cpu_words import (
-    ACCUMULATE,
-    BAD_WINNER,
-    BAG_OF_AT,
-    BAGS,
     BLOCK,
-    CHUNKS,
-    COLUMNS,
-    D_WEIGHTS,
-    D_WEIGHTS_STEP,
-    EMPTY,
-    FIRST,
-    FREQUENCIES_AT,
-    IDS,
     LISTED,
-    LOOPS,
-    NOWHERE,
-    OFFSETS,
-    OFFSETS_AT,
-    ORDER,
-    ORDER_AT,
-    OTHER_WORDS,
-    POSITION_ROW,
-    ROWS,
-    SEGMENT_ROW,
-    SOURCE,
-    TABLE,
-    TABLE_ROW,
-    TABLE_STEP,
-    TARGET,
-    VOCABULARY,
-    WINNERS,
-    WINNERS_ROW,
-    WINNERS_STEP,
+    ints,
+    offsets_of,
+    order_of,
     position_offset,
-    scratch,
-    table,
 )
 
 PARTS = 2  # a maximum, and the number of the position that holds it
@@ -81,9 +52,9 @@ NUMBERS = BLOCK + STRIP_AT_MOST  # of listed rows, and behind them marks
 @register_jitable
 def write_winners(task, ids, s, first, column, count, marks):
     """The rows of the table that the marked positions hold; -1 where none is marked."""
-    winners, step = as_i64_pointer(word(task, WINNERS)), single_step(task)
-    along = word(task, WINNERS_STEP)
-    where = s * word(task, WINNERS_ROW) + column * along
+    winners, step = as_i64_pointer(word(task, at.WINNERS)), single_step(task)
+    along = word(task, at.WINNERS_STEP)
+    where = s * word(task, at.WINNERS_ROW) + column * along
     for j in range(count):
         row = -1
         if marks[j] >= 0:
@@ -92,36 +63,36 @@ def write_winners(task, ids, s, first, column, count, marks):
 
 
 @inlined
-def write_maximum(task, state, s, first, at, along, column, count, n, best, mark):
+def write_maximum(task, state, s, first, base, along, column, count, n, best, mark):
     """A strip of a bag: its maxima, and the rows of the table they came from."""
     _, (_, marks), target, ids = state
-    best = select(mark < 0, like(best, real(task, EMPTY)), best)
-    store(task, target, s * word(task, SEGMENT_ROW) + at[1], along[1], count, n, best)
-    if word(task, WINNERS) != 0:
+    best = select(mark < 0, like(best, real(task, at.EMPTY)), best)
+    store(task, target, s * word(task, at.SEGMENT_ROW) + base[1], along[1], count, n, best)
+    if word(task, at.WINNERS) != 0:
         put(marks, BLOCK, 1, mark, False)
         write_winners(task, ids, s, first, column, count, advance(marks, BLOCK))
 
 
 @inlined
-def maximum_strip(task, state, block, at, along, column, count, n):
+def maximum_strip(task, state, block, base, along, column, count, n):
     """The maximum of the listed rows, and the number in the block of the first that holds it."""
     source, (places, numbers), _, _ = state
     s, first, start, _, _, slot, _, kept = block
     best = filled(source, 0.0, n)
     mark = like(best, -1.0)
     if kept > 0:
-        best = load(source, places[0] + at[0], along[0], count, n)
+        best = load(source, places[0] + base[0], along[0], count, n)
         mark = like(mark, numbers[0])
     for j in range(1, kept):
-        fetch_listed(source, places, j, at[0], n)
-        v = load(source, places[j] + at[0], along[0], count, n)
+        fetch_listed(source, places, j, base[0], n)
+        v = load(source, places[j] + base[0], along[0], count, n)
         better = beats(v, best)
         mark = select(better, like(mark, numbers[j]), mark)
         best = select(better, v, best)
     marks = to_f64(mark)
     marks = select(marks < 0, marks, marks + like(marks, start - first))
     if slot < 0:
-        write_maximum(task, state, s, first, at, along, column, count, n, best, marks)
+        write_maximum(task, state, s, first, base, along, column, count, n, best, marks)
     else:
         put_part(task, PARTS * slot, column, count, best)
         put_part(task, PARTS * slot + 1, column, count, marks)
@@ -129,7 +100,7 @@ def maximum_strip(task, state, block, at, along, column, count, n):
 
 @inlined
 def maximum_state(task, rows):
-    return pointer(task, SOURCE), rows, pointer(task, TARGET), index_pointer(task, IDS)
+    return pointer(task, at.SOURCE), rows, pointer(task, at.TARGET), index_pointer(task, at.IDS)
 
 
 @kernel
@@ -141,7 +112,7 @@ def bag_maxima(task, lo, hi):
 
 
 @inlined
-def combine_strip(task, state, block, at, along, column, count, n):
+def combine_strip(task, state, block, base, along, column, count, n):
     s, slot, blocks, _ = block
     best, mark = splat(0.0, n), splat(-1.0, n)
     for k in range(slot, slot + blocks):
@@ -149,9 +120,9 @@ def combine_strip(task, state, block, at, along, column, count, n):
         m = get_part(task, PARTS * k + 1, column, count, n)
         better = (m >= 0) & ((mark < 0) | beats(v, best))
         best, mark = select(better, v, best), select(better, m, mark)
-    first = table(task, OFFSETS_AT, OFFSETS)[s]
+    first = offsets_of(task)[s]
     values = as_compute(state[2], best)
-    write_maximum(task, state, s, first, at, along, column, count, n, values, mark)
+    write_maximum(task, state, s, first, base, along, column, count, n, values, mark)
 
 
 @kernel
@@ -167,8 +138,8 @@ def combine_maxima(task, lo, hi):
 @kernel
 def count_holders(task, lo, hi):
     """How many kept positions hold each row of the table. One item: the counts are shared."""
-    ids, counts = index_pointer(task, IDS), as_i64_pointer(scratch(task, FREQUENCIES_AT))
-    for row in range(word(task, VOCABULARY)):
+    ids, counts = index_pointer(task, at.IDS), ints(task, at.FREQUENCIES_AT)
+    for row in range(word(task, at.VOCABULARY)):
         counts[row] = 0
     step = single_step(task)
     for n in range(limit(task)):
@@ -180,25 +151,25 @@ def count_holders(task, lo, hi):
 @kernel
 def turn_to_winners(task, lo, hi):
     """From here on ids are the winners: their words replace those of the indices. One item."""
-    other = word(task, OTHER_WORDS)
-    for at in range(FIRST, LOOPS):
-        set_word(task, at, word(task, other + at - FIRST))
-    set_word(task, IDS, word(task, WINNERS))
+    other = word(task, at.OTHER_WORDS)
+    for base in range(at.FIRST, at.LOOPS):
+        set_word(task, base, word(task, other + base - at.FIRST))
+    set_word(task, at.IDS, word(task, at.WINNERS))
 
 
 @register_jitable
 def winner_at(task, winners, n):
     """The winner at position n of output_index, bag by bag."""
-    bag = n // word(task, COLUMNS)
-    column = n - bag * word(task, COLUMNS)
-    return winners[bag * word(task, WINNERS_ROW) + column * word(task, WINNERS_STEP)]
+    bag = n // word(task, at.COLUMNS)
+    column = n - bag * word(task, at.COLUMNS)
+    return winners[bag * word(task, at.WINNERS_ROW) + column * word(task, at.WINNERS_STEP)]
 
 
 @register_jitable
 def first_bad_winner(task, winners, first, end):
     """The first position whose winner is neither a row of the table nor -1."""
-    n, last = first, word(task, VOCABULARY) - 1
-    if word(task, WINNERS_STEP) == 1 and word(task, WINNERS_ROW) == word(task, COLUMNS):
+    n, last = first, word(task, at.VOCABULARY) - 1
+    if word(task, at.WINNERS_STEP) == 1 and word(task, at.WINNERS_ROW) == word(task, at.COLUMNS):
         while n + LANES <= end:
             v = get(winners, n, 1, LANES)
             if any_lane((v < -1) | (v > last)):
@@ -208,13 +179,13 @@ def first_bad_winner(task, winners, first, end):
         if winner_at(task, winners, n) < -1 or winner_at(task, winners, n) > last:
             return n
         n += 1
-    return word(task, ROWS)
+    return word(task, at.ROWS)
 
 
 @kernel
 def check_winners(task, lo, hi):
     """Items are chunks of winners."""
-    winners, found = as_i64_pointer(word(task, WINNERS)), findings(task)
+    winners, found = as_i64_pointer(word(task, at.WINNERS)), findings(task)
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         found[2 * c] = first_bad_winner(task, winners, first, end)
@@ -223,34 +194,35 @@ def check_winners(task, lo, hi):
 @kernel
 def judge_winners(task, lo, hi):
     """One item: the first winner that is wrong."""
-    winners, found = as_i64_pointer(word(task, WINNERS)), findings(task)
-    for c in range(word(task, CHUNKS)):
+    winners, found = as_i64_pointer(word(task, at.WINNERS)), findings(task)
+    for c in range(word(task, at.CHUNKS)):
         n = found[2 * c]
-        if n < word(task, ROWS):
+        if n < word(task, at.ROWS):
             set_word(task, DETAIL, n)
             set_word(task, DETAIL + 1, winner_at(task, winners, n))
-            set_word(task, STATUS, BAD_WINNER)
+            set_word(task, STATUS, at.BAD_WINNER)
             return
 
 
 @inlined
-def clear_strip(task, target, where, at, along, column, count, n):
-    store(task, target, where + at[1], along[1], count, n, filled_wide(target, 0.0, n))
+def clear_strip(task, target, where, base, along, column, count, n):
+    store(task, target, where + base[1], along[1], count, n, filled_wide(target, 0.0, n))
 
 
 @kernel
 def winner_gradients(task, lo, hi):
     """Each row of the table gets, in each column, the sum over the bags it won there. Winners were
     sorted column by column, so those sums lie side by side. Items are rows of the table."""
-    source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    offsets, order = table(task, OFFSETS_AT, OFFSETS), table(task, ORDER_AT, ORDER)
-    frequencies, scaled = as_i64_pointer(scratch(task, FREQUENCIES_AT)), word(task, FREQUENCIES_AT)
-    columns, bags, accumulate = columns_of(task), word(task, BAGS), word(task, ACCUMULATE) != 0
-    along, stride = columns[3], word(task, POSITION_ROW)
+    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
+    offsets, order = offsets_of(task), order_of(task)
+    frequencies, scaled = ints(task, at.FREQUENCIES_AT), word(task, at.FREQUENCIES_AT)
+    columns, bags = columns_of(task), word(task, at.BAGS)
+    accumulate = word(task, at.ACCUMULATE) != 0
+    along, stride = columns[3], word(task, at.POSITION_ROW)
     for s in range(lo, hi):
-        at = s * word(task, SEGMENT_ROW)
+        base = s * word(task, at.SEGMENT_ROW)
         if not accumulate:
-            over_columns(task, columns, lanes(target), clear_strip, target, at)
+            over_columns(task, columns, lanes(target), clear_strip, target, base)
         i, past = offsets[s], offsets[s + 1]
         while i < past:
             c = order[i] // bags
@@ -261,30 +233,25 @@ def winner_gradients(task, lo, hi):
                 total, rest = plus(source, total, rest, v)
                 i += 1
             whole = summed(source, total, rest)
-            if scaled != NOWHERE:
+            if scaled != at.NOWHERE:
                 # Winners need not be among the indices: a row no position holds is not scaled.
                 whole = whole / like(whole, max(frequencies[s], 1))
             if accumulate:
-                whole = get_wide(target, at + c * along[1], 1, 1) + whole
-            write(target, at + c * along[1], lane(whole, 0))
+                whole = get_wide(target, base + c * along[1], 1, 1) + whole
+            write(target, base + c * along[1], lane(whole, 0))
 
 
 @kernel
 def weight_gradients(task, lo, hi):
     """Each kept position gets the product of its row with its bag's gradient. Items are
     positions."""
-    source, rows, target = pointer(task, SOURCE), pointer(task, TABLE), pointer(task, D_WEIGHTS)
-    ids, bag_of = index_pointer(task, IDS), as_i64_pointer(scratch(task, BAG_OF_AT))
-    columns, stride, table_row = (
-        word(task, COLUMNS),
-        word(task, POSITION_ROW),
-        word(task, TABLE_ROW),
-    )
-    along, table_step, target_step = (
-        columns_of(task)[3][0],
-        word(task, TABLE_STEP),
-        word(task, D_WEIGHTS_STEP),
-    )
+    source, rows = pointer(task, at.SOURCE), pointer(task, at.TABLE)
+    target = pointer(task, at.D_WEIGHTS)
+    ids, bag_of = index_pointer(task, at.IDS), ints(task, at.BAG_OF_AT)
+    columns, stride = word(task, at.COLUMNS), word(task, at.POSITION_ROW)
+    table_row = word(task, at.TABLE_ROW)
+    along, table_step = columns_of(task)[3][0], word(task, at.TABLE_STEP)
+    target_step = word(task, at.D_WEIGHTS_STEP)
     ids_step = single_step(task)
     for n in range(lo, hi):
         row, bag = row_of(task, ids, n, ids_step), bag_of[n]

@@ -10,27 +10,13 @@ from numba.extending import register_jitable
 
 from pullback.cpu.kernel import kernel, set_word, word
 from pullback.cpu.memory import as_i64_pointer, on_stack
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_index import POSITION, POSITION_BITS
-from pullback.ops.segment.cpu_words import (
-    BUCKETS,
-    CHUNKS,
-    FREQUENCIES_AT,
-    HISTOGRAM_AT,
-    OFFSETS_AT,
-    ORDER_AT,
-    PACKED_AT,
-    PADDING,
-    SEGMENTS,
-    SHIFT,
-    VOCABULARY,
-    WINNERS_ROW,
-    WINNERS_STEP,
-    scratch,
-)
+from pullback.ops.segment.cpu_words import ints
 
 # Words that sums have no other use for: the slot of the rows found, and how many there may be.
-ROWS_SLOT, CAPACITY = WINNERS_ROW, WINNERS_STEP
-COUNTS_AT = FREQUENCIES_AT  # rows in each bucket, then the number of its first
+ROWS_SLOT, CAPACITY = at.WINNERS_ROW, at.WINNERS_STEP
+COUNTS_AT = at.FREQUENCIES_AT  # rows in each bucket, then the number of its first
 FEW = 48  # entries that are sorted by insertion
 DIGIT_BITS = 8  # of a pass over more
 DIGITS = 1 << DIGIT_BITS
@@ -39,8 +25,8 @@ DIGITS = 1 << DIGIT_BITS
 @register_jitable
 def bucket_of(task, b):
     """Where the entries of a bucket begin and end: the last row of the histogram has the ends."""
-    ends = as_i64_pointer(scratch(task, HISTOGRAM_AT))
-    last = word(task, CHUNKS) * word(task, BUCKETS)
+    ends = ints(task, at.HISTOGRAM_AT)
+    last = word(task, at.CHUNKS) * word(task, at.BUCKETS)
     return ends[last + b - 1] if b > 0 else 0, ends[last + b]
 
 
@@ -81,7 +67,7 @@ def sort_by_digits(packed, spare, begin, end, bits):
 @register_jitable
 def kept_end(task, packed, begin, end, b):
     """Where the entries of a bucket end that are of rows: what is skipped stands behind them."""
-    skipped = word(task, VOCABULARY) - (b << word(task, SHIFT))
+    skipped = word(task, at.VOCABULARY) - (b << word(task, at.SHIFT))
     while end > begin and packed[end - 1] >> POSITION_BITS == skipped:
         end -= 1
     return end
@@ -90,11 +76,8 @@ def kept_end(task, packed, begin, end, b):
 @kernel
 def sort_rows(task, lo, hi):
     """Sort each bucket and count its rows. Items are buckets."""
-    packed, spare = (
-        as_i64_pointer(scratch(task, PACKED_AT)),
-        as_i64_pointer(scratch(task, ORDER_AT)),
-    )
-    counts, bits = as_i64_pointer(scratch(task, COUNTS_AT)), word(task, SHIFT)
+    packed, spare = ints(task, at.PACKED_AT), ints(task, at.ORDER_AT)
+    counts, bits = ints(task, COUNTS_AT), word(task, at.SHIFT)
     for b in range(lo, hi):
         begin, end = bucket_of(task, b)
         if end - begin <= FEW:
@@ -112,12 +95,9 @@ def sort_rows(task, lo, hi):
 @kernel
 def place_rows(task, lo, hi):
     """Number the first row of each bucket; segments are as many as there are rows. One item."""
-    counts, total = as_i64_pointer(scratch(task, COUNTS_AT)), 0
-    packed, offsets = (
-        as_i64_pointer(scratch(task, PACKED_AT)),
-        as_i64_pointer(scratch(task, OFFSETS_AT)),
-    )
-    buckets, rows = word(task, BUCKETS), as_i64_pointer(word(task, word(task, ROWS_SLOT)))
+    counts, total = ints(task, COUNTS_AT), 0
+    packed, offsets = ints(task, at.PACKED_AT), ints(task, at.OFFSETS_AT)
+    buckets, rows = word(task, at.BUCKETS), as_i64_pointer(word(task, word(task, ROWS_SLOT)))
     for b in range(buckets):
         count = counts[b]
         counts[b] = total
@@ -126,22 +106,16 @@ def place_rows(task, lo, hi):
     offsets[total] = kept_end(task, packed, begin, end, buckets - 1)
     offsets[total + 1] = end
     rows[word(task, CAPACITY)] = total
-    set_word(task, SEGMENTS, total)
-    set_word(task, PADDING, -1)  # a row that nothing is sorted into
+    set_word(task, at.SEGMENTS, total)
+    set_word(task, at.PADDING, -1)  # a row that nothing is sorted into
 
 
 @kernel
 def number_rows(task, lo, hi):
     """Where the positions of each row begin, and which they are. Items are buckets."""
-    packed, order = (
-        as_i64_pointer(scratch(task, PACKED_AT)),
-        as_i64_pointer(scratch(task, ORDER_AT)),
-    )
-    counts, offsets = (
-        as_i64_pointer(scratch(task, COUNTS_AT)),
-        as_i64_pointer(scratch(task, OFFSETS_AT)),
-    )
-    rows, shift = as_i64_pointer(word(task, word(task, ROWS_SLOT))), word(task, SHIFT)
+    packed, order = ints(task, at.PACKED_AT), ints(task, at.ORDER_AT)
+    counts, offsets = ints(task, COUNTS_AT), ints(task, at.OFFSETS_AT)
+    rows, shift = as_i64_pointer(word(task, word(task, ROWS_SLOT))), word(task, at.SHIFT)
     for b in range(lo, hi):
         begin, end = bucket_of(task, b)
         number, before = counts[b] - 1, -1

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from pullback.cpu.kernel import index_pointer, kernel, set_word, word
-from pullback.cpu.memory import as_i64_pointer, read_wide
+from pullback.cpu.memory import read_wide
 from pullback.cpu.program import DETAIL, STATUS
-from pullback.ops.segment.cpu_words import (
-    BAD_OFFSETS,
-    BAG_CHUNKS,
-    BAG_FINDINGS_AT,
-    IDS,
-    OFFSETS,
-    OFFSETS_AT,
-    OFFSETS_COUNT,
-    OFFSETS_STEP,
-    ROWS,
-    scratch,
-    table,
-)
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_words import ints, offsets_of
 
 BORDER_CHUNK = 1 << 13  # borders per item
 
@@ -25,9 +14,9 @@ BORDER_CHUNK = 1 << 13  # borders per item
 @kernel
 def take_borders(task, lo, hi):
     """offsets[s] = where segment s begins; the last one is where all end. Items are chunks."""
-    borders, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
-    found, step = as_i64_pointer(scratch(task, BAG_FINDINGS_AT)), word(task, OFFSETS_STEP)
-    count, rows = word(task, OFFSETS_COUNT), word(task, ROWS)
+    borders, offsets = index_pointer(task, at.IDS), offsets_of(task)
+    found, step = ints(task, at.BAG_FINDINGS_AT), word(task, at.OFFSETS_STEP)
+    count, rows = word(task, at.OFFSETS_COUNT), word(task, at.ROWS)
     for c in range(lo, hi):
         first, wrong = c * BORDER_CHUNK, count
         before = 0
@@ -47,14 +36,11 @@ def take_borders(task, lo, hi):
 @kernel
 def judge_borders(task, lo, hi):
     """One item: the first border that is wrong."""
-    found, offsets = (
-        as_i64_pointer(scratch(task, BAG_FINDINGS_AT)),
-        table(task, OFFSETS_AT, OFFSETS),
-    )
-    for c in range(word(task, BAG_CHUNKS)):
+    found, offsets = ints(task, at.BAG_FINDINGS_AT), offsets_of(task)
+    for c in range(word(task, at.BAG_CHUNKS)):
         b = found[c]
-        if b < word(task, OFFSETS_COUNT):
+        if b < word(task, at.OFFSETS_COUNT):
             set_word(task, DETAIL, b)
             set_word(task, DETAIL + 1, offsets[b])
-            set_word(task, STATUS, BAD_OFFSETS)
+            set_word(task, STATUS, at.BAD_OFFSETS)
             return

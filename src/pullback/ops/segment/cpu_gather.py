@@ -21,6 +21,7 @@ from pullback.cpu.memory import (
     write,
 )
 from pullback.cpu.transfer import block_at
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
@@ -32,21 +33,7 @@ from pullback.ops.segment.cpu_strip import (
     streams_lines,
 )
 from pullback.ops.segment.cpu_walk import columns_of, over_columns
-from pullback.ops.segment.cpu_words import (
-    ASCENDING,
-    COLUMNS,
-    FAR,
-    IDS,
-    PADDING,
-    POSITION_ROW,
-    ROWS,
-    SEGMENT_ROW,
-    SEGMENTS,
-    SOURCE,
-    STREAMING,
-    TARGET,
-    position_offset,
-)
+from pullback.ops.segment.cpu_words import position_offset
 
 near_elements = elements_in(1 << 19)  # a table of no more is found without asking ahead
 written_ahead = elements_in(1 << 12)  # lines that are written in part are asked for, too
@@ -56,14 +43,14 @@ NO_ROW = MANY_LOOPS  # no offset is that low, whichever way the rows run
 
 
 @inlined
-def copy_strip(task, state, block, at, along, column, count, n):
+def copy_strip(task, state, block, base, along, column, count, n):
     source, target = state
     row, ahead, where = block
     v = filled(source, 0.0, n)
     if row != NO_ROW:
-        v = load(source, row + at[0], along[0], count, n)
-    fetch_strip(source, ahead + at[0], n)
-    store(task, target, where + at[1], along[1], count, n, v)
+        v = load(source, row + base[0], along[0], count, n)
+    fetch_strip(source, ahead + base[0], n)
+    store(task, target, where + base[1], along[1], count, n, v)
 
 
 @inlined
@@ -139,7 +126,8 @@ def clear_row(target, where, count):
 def copy_slim(task, source, target, ids, lo, hi, count, far):
     """Rows of at most half a line, written one after the other: half a line of each, since what is
     too much the next one writes over. Gives the first position that is left."""
-    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
+    stride, segments = word(task, at.SEGMENT_ROW), word(task, at.SEGMENTS)
+    padding = word(task, at.PADDING)
     step, size, n = single_step(task), half_line(source), lo
     last = (segments - 1) * stride + count - size  # where half a line is still of the table
     highest = last // stride if last >= 0 else -1
@@ -148,7 +136,7 @@ def copy_slim(task, source, target, ids, lo, hi, count, far):
         if s < 0 or s > highest or s == padding:
             break
         if far:
-            prefetch_early(source, read_wide(ids, min(n + FAR, hi - 1) * step) * stride)
+            prefetch_early(source, read_wide(ids, min(n + at.FAR, hi - 1) * step) * stride)
         prefetch_written(target, where + written_ahead(target))
         copy_piece(target, where, source, s * stride, size)
         n += 1
@@ -159,11 +147,13 @@ def copy_slim(task, source, target, ids, lo, hi, count, far):
 def copy_rows(task, lo, hi):
     """target[n] = source[ids[n]], zeros where that is no row; rows without gaps, ids and results
     each one stride apart. Items are positions."""
-    source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
-    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
-    step, between, count = single_step(task), word(task, POSITION_ROW), word(task, COLUMNS)
-    last, large = word(task, ROWS) - 1, segments * count > near_elements(source)
-    far = large and word(task, ASCENDING) == 0  # what comes in order is foreseen by hardware
+    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
+    ids = index_pointer(task, at.IDS)
+    stride, segments = word(task, at.SEGMENT_ROW), word(task, at.SEGMENTS)
+    padding = word(task, at.PADDING)
+    step, between, count = single_step(task), word(task, at.POSITION_ROW), word(task, at.COLUMNS)
+    last, large = word(task, at.ROWS) - 1, segments * count > near_elements(source)
+    far = large and word(task, at.ASCENDING) == 0  # what comes in order is foreseen by hardware
     slim = between == count and count <= half_line(source) and stride > 0
     n = lo
     while n < hi:
@@ -173,7 +163,7 @@ def copy_rows(task, lo, hi):
                 break
         s, where = read_wide(ids, n * step), n * between
         # Only asked for, never read: any address will do.
-        ahead = read_wide(ids, min(n + FAR, last) * step) * stride if far else 0
+        ahead = read_wide(ids, min(n + at.FAR, last) * step) * stride if far else 0
         if s < 0 or s >= segments or s == padding:
             clear_row(target, where, count)
         elif count > two_lines(source):
@@ -190,14 +180,16 @@ def copy_rows(task, lo, hi):
 @kernel
 def gather_rows(task, lo, hi):
     """The same for rows of any layout, or written past the caches."""
-    source, target, ids = pointer(task, SOURCE), pointer(task, TARGET), index_pointer(task, IDS)
-    stride, segments, padding = word(task, SEGMENT_ROW), word(task, SEGMENTS), word(task, PADDING)
-    last, between, columns = word(task, ROWS) - 1, word(task, POSITION_ROW), columns_of(task)
+    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
+    ids = index_pointer(task, at.IDS)
+    stride, segments = word(task, at.SEGMENT_ROW), word(task, at.SEGMENTS)
+    padding = word(task, at.PADDING)
+    last, between, columns = word(task, at.ROWS) - 1, word(task, at.POSITION_ROW), columns_of(task)
     step, (_, inner, runs, _, unit) = single_step(task), columns
     along = 1 if unit and runs == 1 else 0
     for n in range(lo, hi):
         s = id_by_step(task, ids, n, step)
-        ahead = id_by_step(task, ids, min(n + FAR, last), step) * stride
+        ahead = id_by_step(task, ids, min(n + at.FAR, last), step) * stride
         inside = s >= 0 and s < segments and s != padding
         row = s * stride if inside else NO_ROW
         where = n * between if between != MANY_LOOPS else position_offset(task, 1, n)
@@ -206,5 +198,5 @@ def gather_rows(task, lo, hi):
         else:
             block = (row, ahead, where)
             over_columns(task, columns, lanes(source), copy_strip, (source, target), block)
-    if word(task, STREAMING):
+    if word(task, at.STREAMING):
         fence()

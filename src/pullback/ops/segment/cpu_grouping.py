@@ -147,10 +147,8 @@ def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
 
 def strip_phase(kernel: Kernel, values: Values, inner: int) -> Phase:
     """Over strips of all blocks of long segments: most have nothing to do."""
-    strips, slots = (
-        values[at.COLUMNS] // inner * -(-inner // NARROW),
-        at.long_slots(values[at.ROWS]),
-    )
+    strips = values[at.COLUMNS] // inner * -(-inner // NARROW)
+    slots = at.long_slots(values[at.ROWS])
     return Phase(kernel, slots * strips, min(slots, 256), **_NONE)
 
 

@@ -12,34 +12,8 @@ from pullback.cpu.kernel import index_pointer, kernel, set_word, word, words
 from pullback.cpu.memory import as_i64_pointer, get, on_stack, read_wide
 from pullback.cpu.program import DETAIL, STATUS
 from pullback.cpu.vector import any_lane
-from pullback.ops.segment.cpu_words import (
-    ASCENDING,
-    BUCKETS,
-    CHUNK,
-    CHUNKS,
-    FINDINGS_AT,
-    HISTOGRAM_AT,
-    IDS,
-    LAST,
-    LIMIT_AT,
-    LONG_AT,
-    NOT_ASCENDING,
-    OFFSETS,
-    OFFSETS_AT,
-    ORDER,
-    ORDER_AT,
-    OUT_OF_RANGE,
-    PACKED_AT,
-    PADDING,
-    ROW_LOOPS,
-    ROWS,
-    SEGMENTS,
-    SHIFT,
-    STRICT,
-    position_offset,
-    scratch,
-    table,
-)
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_words import ints, offsets_of, order_of, position_offset
 
 LANES = 8
 MANY = 4 * LANES  # rows of a segment, on average, from which on not every id is looked at
@@ -50,14 +24,14 @@ POSITION = (1 << POSITION_BITS) - 1
 
 @register_jitable
 def chunk_of(task, c):
-    first = c * word(task, CHUNK)
-    return first, min(first + word(task, CHUNK), word(task, ROWS))
+    first = c * word(task, at.CHUNK)
+    return first, min(first + word(task, at.CHUNK), word(task, at.ROWS))
 
 
 @register_jitable
 def findings(task):
     """Two words for each chunk: the first id out of range, the first below the one before."""
-    return as_i64_pointer(scratch(task, FINDINGS_AT))
+    return ints(task, at.FINDINGS_AT)
 
 
 @register_jitable
@@ -68,7 +42,7 @@ def id_at(task, ids, n):
 @register_jitable
 def single_step(task):
     """The stride of ids that one loop walks, else 0."""
-    w = words(task, word(task, ROW_LOOPS))
+    w = words(task, word(task, at.ROW_LOOPS))
     if w[1] > 1:
         return 0
     return position_offset(task, 0, 1)
@@ -82,7 +56,7 @@ def id_by_step(task, ids, n, step):
 
 @register_jitable
 def first_outside(task, ids, first, end):
-    n, last, step = first, word(task, LAST), single_step(task)
+    n, last, step = first, word(task, at.LAST), single_step(task)
     if step != 0:
         while n + LANES <= end:
             v = get(ids, n * step, step, LANES)
@@ -94,7 +68,7 @@ def first_outside(task, ids, first, end):
         if found < 0 or found > last:
             return n
         n += 1
-    return word(task, ROWS)
+    return word(task, at.ROWS)
 
 
 @register_jitable
@@ -109,23 +83,23 @@ def first_descent(task, ids, first, end):
         if id_at(task, ids, n) < id_at(task, ids, n - 1):
             return n
         n += 1
-    return word(task, ROWS)
+    return word(task, at.ROWS)
 
 
 @kernel
 def check_ids(task, lo, hi):
     """Items are chunks of ids."""
-    ids, found, rows = index_pointer(task, IDS), findings(task), word(task, ROWS)
+    ids, found, rows = index_pointer(task, at.IDS), findings(task), word(task, at.ROWS)
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         outside = descent = rows
-        if word(task, ASCENDING):
+        if word(task, at.ASCENDING):
             descent = first_descent(task, ids, first, end)
-        if word(task, STRICT):
+        if word(task, at.STRICT):
             # Where no id is below the one before, the ends speak for all.
             ends = id_at(task, ids, first), id_at(task, ids, end - 1)
-            ordered = word(task, ASCENDING) and descent == rows
-            if not ordered or ends[0] < 0 or ends[1] > word(task, LAST):
+            ordered = word(task, at.ASCENDING) and descent == rows
+            if not ordered or ends[0] < 0 or ends[1] > word(task, at.LAST):
                 outside = first_outside(task, ids, first, end)
         found[2 * c], found[2 * c + 1] = outside, descent
 
@@ -134,11 +108,11 @@ def check_ids(task, lo, hi):
 def report(task, kind, status):
     """Raise the first finding of a kind, if there is one."""
     found = findings(task)
-    for c in range(word(task, CHUNKS)):
+    for c in range(word(task, at.CHUNKS)):
         n = found[2 * c + kind]
-        if n < word(task, ROWS):
+        if n < word(task, at.ROWS):
             set_word(task, DETAIL, n)
-            set_word(task, DETAIL + 1, id_at(task, index_pointer(task, IDS), n))
+            set_word(task, DETAIL + 1, id_at(task, index_pointer(task, at.IDS), n))
             set_word(task, STATUS, status)
             return True
     return False
@@ -147,8 +121,8 @@ def report(task, kind, status):
 @kernel
 def judge(task, lo, hi):
     """One item. Range comes before order."""
-    if not report(task, 0, OUT_OF_RANGE):
-        report(task, 1, NOT_ASCENDING)
+    if not report(task, 0, at.OUT_OF_RANGE):
+        report(task, 1, at.NOT_ASCENDING)
 
 
 @register_jitable
@@ -168,8 +142,8 @@ def changes(task, ids, step, n, end, places):
 def find_borders(task, lo, hi):
     """offsets[s] = the first position whose id is s or more. Items are the places between ids,
     both ends included. Where segments are long, ids that are as one further on are passed over."""
-    ids, offsets = index_pointer(task, IDS), table(task, OFFSETS_AT, OFFSETS)
-    rows, segments, step = word(task, ROWS), word(task, SEGMENTS), single_step(task)
+    ids, offsets = index_pointer(task, at.IDS), offsets_of(task)
+    rows, segments, step = word(task, at.ROWS), word(task, at.SEGMENTS), single_step(task)
     places, before, n = on_stack(as_i64_pointer(0), LOOKED_AT), -1, lo
     long = rows > MANY * segments
     if lo > 0:
@@ -195,7 +169,7 @@ def find_borders(task, lo, hi):
 @kernel
 def clear_long(task, lo, hi):
     """No block belongs to a long segment, until one says so. Items are block numbers."""
-    owners = as_i64_pointer(scratch(task, LONG_AT))
+    owners = ints(task, at.LONG_AT)
     for block in range(lo, hi):
         owners[block] = -1
 
@@ -206,9 +180,9 @@ def clear_long(task, lo, hi):
 @register_jitable
 def limit(task):
     """Positions from here on are left out."""
-    if word(task, LIMIT_AT) < 0:
-        return word(task, ROWS)
-    return as_i64_pointer(scratch(task, LIMIT_AT))[0]
+    if word(task, at.LIMIT_AT) < 0:
+        return word(task, at.ROWS)
+    return ints(task, at.LIMIT_AT)[0]
 
 
 @register_jitable
@@ -222,11 +196,11 @@ def sort_key(found, segments, padding, left_out):
 @kernel
 def count_ids(task, lo, hi):
     """How many ids of each chunk fall into each bucket. Items are chunks."""
-    ids, found = index_pointer(task, IDS), findings(task)
-    segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
-    buckets, end_of_all, strict = word(task, BUCKETS), limit(task), word(task, STRICT) != 0
-    step, rows = single_step(task), word(task, ROWS)
-    counts = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    ids, found = index_pointer(task, at.IDS), findings(task)
+    segments, padding, shift = word(task, at.SEGMENTS), word(task, at.PADDING), word(task, at.SHIFT)
+    buckets, end_of_all, strict = word(task, at.BUCKETS), limit(task), word(task, at.STRICT) != 0
+    step, rows = single_step(task), word(task, at.ROWS)
+    counts = ints(task, at.HISTOGRAM_AT)
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         for b in range(buckets):
@@ -244,10 +218,10 @@ def count_ids(task, lo, hi):
 @kernel
 def place_chunks(task, lo, hi):
     """Counts become places: buckets in order, and in each bucket chunks in order. One item."""
-    if report(task, 0, OUT_OF_RANGE):
+    if report(task, 0, at.OUT_OF_RANGE):
         return
-    counts, buckets = as_i64_pointer(scratch(task, HISTOGRAM_AT)), word(task, BUCKETS)
-    chunks = word(task, CHUNKS)
+    counts, buckets = ints(task, at.HISTOGRAM_AT), word(task, at.BUCKETS)
+    chunks = word(task, at.CHUNKS)
     # A last row of the table holds where each bucket begins, and finally where it ends.
     for b in range(buckets):
         counts[chunks * buckets + b] = 0
@@ -269,35 +243,35 @@ def place_chunks(task, lo, hi):
 @kernel
 def spread_ids(task, lo, hi):
     """Each position into its bucket. Items are chunks."""
-    ids, packed = index_pointer(task, IDS), as_i64_pointer(scratch(task, PACKED_AT))
-    segments, padding, shift = word(task, SEGMENTS), word(task, PADDING), word(task, SHIFT)
-    buckets, end_of_all, step = word(task, BUCKETS), limit(task), single_step(task)
-    places = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    ids, packed = index_pointer(task, at.IDS), ints(task, at.PACKED_AT)
+    segments, padding, shift = word(task, at.SEGMENTS), word(task, at.PADDING), word(task, at.SHIFT)
+    buckets, end_of_all, step = word(task, at.BUCKETS), limit(task), single_step(task)
+    places = ints(task, at.HISTOGRAM_AT)
     low_bits = (1 << shift) - 1
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         for n in range(first, end):
             key = sort_key(id_by_step(task, ids, n, step), segments, padding, n >= end_of_all)
-            at = c * buckets + (key >> shift)
-            packed[places[at]] = ((key & low_bits) << POSITION_BITS) | n
-            places[at] += 1
+            base = c * buckets + (key >> shift)
+            packed[places[base]] = ((key & low_bits) << POSITION_BITS) | n
+            places[base] += 1
 
 
 @kernel
 def sort_buckets(task, lo, hi):
     """Order and offsets of the ids in each bucket. Items are buckets."""
-    packed, order = as_i64_pointer(scratch(task, PACKED_AT)), table(task, ORDER_AT, ORDER)
-    offsets, shift = table(task, OFFSETS_AT, OFFSETS), word(task, SHIFT)
+    packed, order = ints(task, at.PACKED_AT), order_of(task)
+    offsets, shift = offsets_of(task), word(task, at.SHIFT)
     # The last row of places holds the ends of buckets.
-    ends = word(task, CHUNKS) * word(task, BUCKETS)
-    places = as_i64_pointer(scratch(task, HISTOGRAM_AT))
+    ends = word(task, at.CHUNKS) * word(task, at.BUCKETS)
+    places = ints(task, at.HISTOGRAM_AT)
     if lo == 0:
         offsets[0] = 0
     for b in range(lo, hi):
         begin = places[ends + b - 1] if b > 0 else 0
         end = places[ends + b]
         first = b << shift
-        past = min(first + (1 << shift), word(task, SEGMENTS) + 1)
+        past = min(first + (1 << shift), word(task, at.SEGMENTS) + 1)
         # offsets[s + 1] counts segment s, then runs from its begin to its end, where s + 1 begins.
         for s in range(first, past):
             offsets[s + 1] = 0

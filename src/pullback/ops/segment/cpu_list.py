@@ -15,44 +15,19 @@ from numba.extending import register_jitable
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, pointer, word
-from pullback.cpu.memory import as_i64_pointer, read_wide
+from pullback.cpu.memory import read_wide
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_index import id_by_step, single_step
 from pullback.ops.segment.cpu_strip import MANY_LOOPS, fetch_strip
 from pullback.ops.segment.cpu_walk import over_columns
-from pullback.ops.segment.cpu_words import (
-    BAG_OF_AT,
-    BAG_SIZES_AT,
-    BAGS,
-    BY_BAG,
-    BY_POSITION,
-    BY_SIZE,
-    BY_SURE_INDEX,
-    BY_WEIGHT,
-    FAR,
-    IDS,
-    KEPT_AT,
-    MAPPING,
-    ORDER,
-    ORDER_AT,
-    PADDING_ROW,
-    POSITION_ROW,
-    SCALING,
-    UNSCALED,
-    VOCABULARY,
-    WEIGHTS,
-    WEIGHTS_STEP,
-    has_order,
-    position_offset,
-    scratch,
-    table,
-)
+from pullback.ops.segment.cpu_words import has_order, ints, order_of, position_offset
 
 
 @register_jitable
 def row_of(task, ids, n, step):
     """The row of the table at position n, or -1 where it is not kept; `step` is `single_step`."""
     found = id_by_step(task, ids, n, step)
-    if found < 0 or found >= word(task, VOCABULARY) or found == word(task, PADDING_ROW):
+    if found < 0 or found >= word(task, at.VOCABULARY) or found == word(task, at.PADDING_ROW):
         return -1
     return found
 
@@ -63,14 +38,14 @@ def list_rows(task, stride_at, block, places):
     and as many rows after it as are asked for ahead."""
     _, _, start, end, _, _, last = block
     list_part(task, stride_at, start, end - 1, 0, end - start, places)
-    list_part(task, stride_at, start, last, max(end - start, FAR), end - start + FAR, places)
+    list_part(task, stride_at, start, last, max(end - start, at.FAR), end - start + at.FAR, places)
 
 
 @register_jitable
 def list_part(task, stride_at, start, last, first, past, places):
     """The places from `first` to `past` of a list that begins with row `start`; none is after row
     `last`."""
-    order, stride, indirect = table(task, ORDER_AT, ORDER), word(task, stride_at), has_order(task)
+    order, stride, indirect = order_of(task), word(task, stride_at), has_order(task)
     there = max(min(past, last + 1 - start), first)
     if stride == MANY_LOOPS:
         for j in range(first, past):
@@ -101,14 +76,14 @@ def list_mapped(task, block, places, scales):
     as are asked for ahead. The place of a row that is not kept goes to the next one: a branch
     would have to guess."""
     _, _, start, end, _, _, last = block
-    ids, step, stride = index_pointer(task, IDS), single_step(task), word(task, POSITION_ROW)
-    order, bag_of = table(task, ORDER_AT, ORDER), as_i64_pointer(scratch(task, BAG_OF_AT))
-    by_bag, scaling, kept = word(task, MAPPING) == BY_BAG, word(task, SCALING), 0
+    ids, step, stride = index_pointer(task, at.IDS), single_step(task), word(task, at.POSITION_ROW)
+    order, bag_of = order_of(task), ints(task, at.BAG_OF_AT)
+    by_bag, scaling, kept = word(task, at.MAPPING) == at.BY_BAG, word(task, at.SCALING), 0
     indirect = by_bag and has_order(task)
-    past, padding = word(task, VOCABULARY), word(task, PADDING_ROW)
+    past, padding = word(task, at.VOCABULARY), word(task, at.PADDING_ROW)
     if by_bag:
-        past, padding = word(task, BAGS), -1
-    if scaling == UNSCALED:
+        past, padding = word(task, at.BAGS), -1
+    if scaling == at.UNSCALED:
         for i in range(start, end):
             row, _ = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
             places[kept] = row * stride
@@ -120,7 +95,7 @@ def list_mapped(task, block, places, scales):
                 places[kept] = row * stride
                 scales[kept] = scale_of(task, scaling, row, n, i - start)
                 kept += 1
-    for j in range(max(FAR - kept, 0), FAR):
+    for j in range(max(at.FAR - kept, 0), at.FAR):
         i = min(end + j, last)
         row, _ = mapped_row(task, ids, bag_of, order, by_bag, indirect, step, i)
         places[kept + j] = row * stride
@@ -132,12 +107,12 @@ def list_sure(task, block, places):
     """The same where every row is kept, ids are one stride apart, and nothing comes with a row: a
     loop of vectors. (Ids have been checked; one that is changed meanwhile stays in the table.)"""
     _, _, start, end, _, _, last = block
-    ids, step, stride = index_pointer(task, IDS), single_step(task), word(task, POSITION_ROW)
-    highest, size = word(task, VOCABULARY) - 1, end - start
+    ids, step, stride = index_pointer(task, at.IDS), single_step(task), word(task, at.POSITION_ROW)
+    highest, size = word(task, at.VOCABULARY) - 1, end - start
     for j in range(size):
         row = read_wide(ids, (start + j) * step)
         places[j] = min(max(row, 0), highest) * stride
-    for j in range(max(size, FAR), size + FAR):
+    for j in range(max(size, at.FAR), size + at.FAR):
         row = read_wide(ids, min(start + j, last) * step)
         places[j] = min(max(row, 0), highest) * stride
 
@@ -145,19 +120,19 @@ def list_sure(task, block, places):
 @register_jitable
 def scale_of(task, scaling, row, n, number):
     """What comes with a row: a weight, the size of its bag, or its number in the block."""
-    if scaling == BY_WEIGHT:
-        step = word(task, WEIGHTS_STEP)
+    if scaling == at.BY_WEIGHT:
+        step = word(task, at.WEIGHTS_STEP)
         where = n * step if step != MANY_LOOPS else position_offset(task, 1, n)
-        return read_wide(pointer(task, WEIGHTS), where)
-    if scaling == BY_SIZE:
-        return as_i64_pointer(scratch(task, BAG_SIZES_AT))[row]
+        return read_wide(pointer(task, at.WEIGHTS), where)
+    if scaling == at.BY_SIZE:
+        return ints(task, at.BAG_SIZES_AT)[row]
     return number
 
 
 @inlined
-def fetch_listed(source, places, j, at, n):
+def fetch_listed(source, places, j, base, n):
     """Ask for a strip of a row that is soon needed."""
-    fetch_strip(source, places[j + FAR] + at, n)
+    fetch_strip(source, places[j + at.FAR] + base, n)
 
 
 @inlined
@@ -165,16 +140,16 @@ def over_listed(task, columns, wide, strip, state, block):
     """All strips of a block. The state begins with the source and the lists; a strip is given how
     many rows are listed as the last of the block."""
     (places, scales), slot = state[1], block[5]
-    kept, mapping = max(block[3] - block[2], 0), word(task, MAPPING)
+    kept, mapping = max(block[3] - block[2], 0), word(task, at.MAPPING)
     if kept > 0:
-        if mapping == BY_POSITION:
-            list_rows(task, POSITION_ROW, block, places)
-        elif mapping == BY_SURE_INDEX:
+        if mapping == at.BY_POSITION:
+            list_rows(task, at.POSITION_ROW, block, places)
+        elif mapping == at.BY_SURE_INDEX:
             list_sure(task, block, places)
         else:
             kept = list_mapped(task, block, places, scales)
     if slot >= 0:
-        as_i64_pointer(scratch(task, KEPT_AT))[slot] = kept
+        ints(task, at.KEPT_AT)[slot] = kept
     over_columns(task, columns, wide, strip, state, (*block, kept))
 
 
@@ -182,5 +157,5 @@ def over_listed(task, columns, wide, strip, state, block):
 def over_positions(task, columns, wide, strip, state, block):
     """All strips of a block whose rows lie at their positions: the state begins with their list."""
     if block[2] < block[3]:
-        list_rows(task, POSITION_ROW, block, state[0])
+        list_rows(task, at.POSITION_ROW, block, state[0])
     over_columns(task, columns, wide, strip, state, block)

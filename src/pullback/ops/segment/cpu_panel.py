@@ -10,6 +10,7 @@ from __future__ import annotations
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import get, is_aligned, line_elements, put, put_first
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
@@ -21,14 +22,7 @@ from pullback.ops.segment.cpu_strip import (
     tile_columns,
 )
 from pullback.ops.segment.cpu_walk import NARROW, SLIM, run_starts
-from pullback.ops.segment.cpu_words import (
-    FAR,
-    IN_ORDER,
-    POSITION_ROW,
-    SAVED_ROW,
-    STREAMING,
-    has_order,
-)
+from pullback.ops.segment.cpu_words import has_order
 
 NO_LIMIT = 1 << 62
 NOWHERE = -NO_LIMIT  # the limit of strips that write no lane they have not; offsets may be negative
@@ -37,8 +31,8 @@ NOWHERE = -NO_LIMIT  # the limit of strips that write no lane they have not; off
 @inlined
 def are_in_order(task):
     """Whether the rows of a block lie in the target one after the other, to be kept in caches."""
-    apart = word(task, POSITION_ROW)
-    return apart != MANY_LOOPS and not has_order(task) and word(task, STREAMING) == 0
+    apart = word(task, at.POSITION_ROW)
+    return apart != MANY_LOOPS and not has_order(task) and word(task, at.STREAMING) == 0
 
 
 @inlined
@@ -61,10 +55,10 @@ def with_sheet(state, sheet, limit):
 
 
 @inlined
-def write_row(sheet, j, at, count, n, v):
+def write_row(sheet, j, base, count, n, v):
     """A strip of row j of the block."""
     p, apart, limit = sheet
-    here = j * apart + at[1]
+    here = j * apart + base[1]
     if count >= n or here + n <= limit:
         put(p, here, 1, v, False)
     else:
@@ -78,9 +72,9 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
     unit, panel = steps[0] == 1 and steps[2] == 1, tile_columns(target)
     rows = block[3] - block[2]
     straight = (forwards or inner <= NARROW) and steps[1] == 1 and are_in_order(task)
-    sheet = (target, word(task, POSITION_ROW)) if straight else (tile, panel)
+    sheet = (target, word(task, at.POSITION_ROW)) if straight else (tile, panel)
     if rows > 0 and not straight:
-        list_rows(task, POSITION_ROW, block, places)
+        list_rows(task, at.POSITION_ROW, block, places)
     for outer in range(outers):
         (i, j, k), column = run_starts(w, outer), outer * inner
         for begin in range(0, inner, panel):
@@ -88,18 +82,18 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
             left = block[2] * sheet[1] + j if straight else -begin
             known = with_sheet(state, sheet, NOWHERE)
             while unit and c + wide <= past:
-                at = (i + c, left + c, k + c)
-                wrote = strip(task, known, block, at, (1, 1, 1), column + c, wide, wide)
+                base = (i + c, left + c, k + c)
+                wrote = strip(task, known, block, base, (1, 1, 1), column + c, wide, wide)
                 c += wide
             while c < past:
-                at = (i + c * steps[0], left + c, k + c * steps[2])
+                base = (i + c * steps[0], left + c, k + c * steps[2])
                 along, count = (steps[0], 1, steps[2]), min(past - c, NARROW)
                 limit = limit_of(columns, sheet[1], block, c - begin, panel, straight, forwards)
                 known = with_sheet(state, sheet, limit)
                 if count <= SLIM:
-                    wrote = strip(task, known, block, at, along, column + c, count, SLIM)
+                    wrote = strip(task, known, block, base, along, column + c, count, SLIM)
                 else:
-                    wrote = strip(task, known, block, at, along, column + c, count, NARROW)
+                    wrote = strip(task, known, block, base, along, column + c, count, NARROW)
                 c += NARROW
             if wrote and not straight:
                 pour(task, target, places, rows, j + begin * steps[1], steps[1], tile, past - begin)
@@ -117,7 +111,7 @@ def over_panels(task, columns, wide, strip, state, block):
 def over_saved_panels(task, columns, wide, strip, state, block):
     """The same where the saved input is read beside: its rows are listed next in the state."""
     if block[2] < block[3]:
-        list_rows(task, SAVED_ROW, block, state[3])
+        list_rows(task, at.SAVED_ROW, block, state[3])
     _over_panels(task, columns, wide, strip, state, block, True)
 
 
@@ -125,24 +119,24 @@ def over_saved_panels(task, columns, wide, strip, state, block):
 def over_saved_panels_back(task, columns, wide, strip, state, block):
     """The same where a strip writes the last row first."""
     if block[2] < block[3]:
-        list_rows(task, SAVED_ROW, block, state[3])
+        list_rows(task, at.SAVED_ROW, block, state[3])
     _over_panels(task, columns, wide, strip, state, block, False)
 
 
 @inlined
-def pour(task, target, places, rows, at, along, tile, count):
+def pour(task, target, places, rows, base, along, tile, count):
     """A panel out of the tile: so many elements of each row, from `at` on in a row of the target.
     Rows at random go past the caches in whole lines only. Others are asked for before they are
     written: a line that is written in part must be read first."""
-    scattered, streaming = has_order(task), word(task, STREAMING) == IN_ORDER
+    scattered, streaming = has_order(task), word(task, at.STREAMING) == at.IN_ORDER
     for j in range(rows):
-        where, here = places[j] + at, j * tile_columns(tile)
+        where, here = places[j] + base, j * tile_columns(tile)
         if streams_lines(task, target, where, along, count):
             for c in range(0, count, line_elements(target)):
                 stream_line(target, where + c, tile, here + c)
             continue
         if scattered:
-            fetch_strip(target, places[j + FAR] + at, count)
+            fetch_strip(target, places[j + at.FAR] + base, count)
         pour_row(target, where, along, tile, here, count, streaming)
 
 
@@ -151,13 +145,13 @@ def pour_row(target, where, along, tile, here, count, streaming):
     wide, c = lanes(target), 0
     while along == 1 and c + wide <= count:
         v, there = get(tile, here + c, 1, wide), where + c
-        put(target, there, 1, v, streaming and is_aligned(target, there, IN_ORDER))
+        put(target, there, 1, v, streaming and is_aligned(target, there, at.IN_ORDER))
         c += wide
     while c < count:
         left, there = min(count - c, NARROW), where + c * along
         v = load(tile, here + c, 1, left, NARROW)
         if left == NARROW:
-            put(target, there, along, v, streaming and is_aligned(target, there, IN_ORDER))
+            put(target, there, along, v, streaming and is_aligned(target, there, at.IN_ORDER))
         else:
             put_first(target, there, along, left, v)
         c += NARROW

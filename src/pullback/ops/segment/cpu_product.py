@@ -19,6 +19,7 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.cpu.vector import any_lane, splat, to_f64
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_list import fetch_listed, over_positions
 from pullback.ops.segment.cpu_panel import over_saved_panels_back, write_row
 from pullback.ops.segment.cpu_scaled import (
@@ -52,19 +53,7 @@ from pullback.ops.segment.cpu_walk import (
     over_long_segments,
     over_segments,
 )
-from pullback.ops.segment.cpu_words import (
-    BLOCK,
-    COLUMNS,
-    EMPTY,
-    FAR,
-    LISTED,
-    PARTIALS_AT,
-    SAVED,
-    SEGMENT_ROW,
-    SOURCE,
-    TARGET,
-    scratch,
-)
+from pullback.ops.segment.cpu_words import BLOCK, LISTED, floats
 
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
@@ -75,7 +64,7 @@ STACK = BLOCK * 64  # for a product before each row of a block: 2 parts of 32 la
 @inlined
 def get_product(task, part, column, count, n):
     """The product in three parts; 1 in the lanes beyond count."""
-    p, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
     m, c, e = one(n)
     here = part * columns + column
     return (
@@ -88,14 +77,14 @@ def get_product(task, part, column, count, n):
 @inlined
 def fetch_product(task, part, column):
     """Ask for a product that is soon needed: blocks lie too far apart for the machine to guess."""
-    p, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
     for k in range(PARTS):
         fetch_strip(p, (part + k) * columns + column, NARROW)
 
 
 @inlined
 def put_product(task, part, column, count, product):
-    p, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
     here = part * columns + column
     put_first(p, here, 1, count, product[0])
     put_first(p, here + columns, 1, count, product[1])
@@ -126,7 +115,7 @@ def now_and_then(p, product, j):
 
 
 @inlined
-def multiply_rows(p, places, rows, at, along, count, n):
+def multiply_rows(p, places, rows, base, along, count, n):
     """The product of the rows of a block in one strip, some of them at a time: in plain f64, unless
     that comes near the ends of its range. Normalising changes no bit but the exponent. Beside it,
     whether all was plain: then the float is the product."""
@@ -134,37 +123,37 @@ def multiply_rows(p, places, rows, at, along, count, n):
     for first in range(0, rows, AT_A_TIME):
         past = min(first + AT_A_TIME, rows)
         m, c, e = product
-        m, in_range = plain_rows(p, places, first, past, m, at, along, count, n)
+        m, in_range = plain_rows(p, places, first, past, m, base, along, count, n)
         if steps_between(p) > 0 and in_range:
             product = (m, c, e)
         else:
             product, plain = (
-                scaled_rows(p, places, first, past, product, at, along, count, n),
+                scaled_rows(p, places, first, past, product, base, along, count, n),
                 False,
             )
     return product, plain
 
 
 @inlined
-def plain_rows(p, places, first, past, m, at, along, count, n):
+def plain_rows(p, places, first, past, m, base, along, count, n):
     """A float times some rows, and whether it was in range after every few of them."""
     low, high, j = splat(-1, SEEN), splat(0, SEEN), first
     while j < past:
         stop = min(j + steps_between(p) + 1, past)
         while j < stop:
-            fetch_listed(p, places, j, at, n)
-            m = m * row(p, places[j] + at, along, count, n)
+            fetch_listed(p, places, j, base, n)
+            m = m * row(p, places[j] + base, along, count, n)
             j += 1
         low, high = lowest(m, low), highest(m, high)
     return m, within_range(low, high)
 
 
 @inlined
-def scaled_rows(p, places, first, past, product, at, along, count, n):
+def scaled_rows(p, places, first, past, product, base, along, count, n):
     """A product times some rows, normalised."""
     for j in range(first, past):
-        fetch_listed(p, places, j, at, n)
-        product = by_row(p, product, places[j] + at, along, count, n)
+        fetch_listed(p, places, j, base, n)
+        product = by_row(p, product, places[j] + base, along, count, n)
         if j & steps_between(p) == steps_between(p) and any_lane(is_wild(p, product[0])):
             product = normalised(p, product)
     return normalised(p, product)
@@ -174,15 +163,15 @@ def scaled_rows(p, places, first, past, product, at, along, count, n):
 
 
 @inlined
-def product_strip(task, state, block, at, along, column, count, n):
+def product_strip(task, state, block, base, along, column, count, n):
     places, source, target = state
     s, _, start, end, size, slot, _ = block
-    where = s * word(task, SEGMENT_ROW) + at[1]
+    where = s * word(task, at.SEGMENT_ROW) + base[1]
     if size == 0:
-        empty = filled_wide(target, real(task, EMPTY), n)
+        empty = filled_wide(target, real(task, at.EMPTY), n)
         store(task, target, where, along[1], count, n, empty)
         return
-    product, plain = multiply_rows(source, places, end - start, at[0], along[0], count, n)
+    product, plain = multiply_rows(source, places, end - start, base[0], along[0], count, n)
     if slot >= 0:
         put_product(task, PARTS * slot, column, count, normalised(source, product))
     else:
@@ -193,46 +182,46 @@ def product_strip(task, state, block, at, along, column, count, n):
 @kernel
 def products(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
-    source, target = pointer(task, SOURCE), pointer(task, TARGET)
+    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
     state = (on_stack(as_i64_pointer(0), LISTED), source, target)
     over_segments(task, lo, hi, product_lanes(source), product_strip, state, over_positions)
 
 
 @inlined
-def combine_strip(task, target, block, at, along, column, count, n):
+def combine_strip(task, target, block, base, along, column, count, n):
     s, slot, blocks, _ = block
     product = one(n)
     for k in range(slot, slot + blocks):
-        fetch_product(task, PARTS * (k + FAR), column)
+        fetch_product(task, PARTS * (k + at.FAR), column)
         other = get_product(task, PARTS * k, column, count, n)
         product = normalised(target, times(target, product, other))
     y = as_wide(target, valued(target, product))
-    store(task, target, s * word(task, SEGMENT_ROW) + at[1], along[1], count, n, y)
+    store(task, target, s * word(task, at.SEGMENT_ROW) + base[1], along[1], count, n, y)
 
 
 @kernel
 def combine_products(task, lo, hi):
     """Long segments: the products of their blocks, in order."""
-    over_long_segments(task, lo, hi, combine_strip, pointer(task, TARGET))
+    over_long_segments(task, lo, hi, combine_strip, pointer(task, at.TARGET))
 
 
 # --- backward -----------------------------------------------------------------------------------
 
 
 @inlined
-def to_rows(state, block, after, g, at, along, count, n):
+def to_rows(state, block, after, g, base, along, count, n):
     """A gradient, as a float and as a product, times the product of the other rows to each row of
     a block."""
     memory = on_stack(as_f64_pointer(0), STACK)
     rows = block[3] - block[2]
     if steps_between(state[5]) == 0 or not plain_to_rows(
-        state, rows, memory, after, at, along, count, n
+        state, rows, memory, after, base, along, count, n
     ):
-        scaled_to_rows(state, rows, memory, g, at, along, count, n)
+        scaled_to_rows(state, rows, memory, g, base, along, count, n)
 
 
 @inlined
-def plain_to_rows(state, rows, memory, after, at, along, count, n):
+def plain_to_rows(state, rows, memory, after, base, along, count, n):
     """In plain f64, unless a product of rows comes near the ends of its range: then False. As
     powers of two change no other bit, both ways agree.
 
@@ -244,9 +233,9 @@ def plain_to_rows(state, rows, memory, after, at, along, count, n):
     while j < rows:
         stop = min(j + steps_between(saved) + 1, rows)
         while j < stop:
-            fetch_listed(saved, places, j, at[2], n)
+            fetch_listed(saved, places, j, base[2], n)
             put(memory, j * n, 1, before, False)
-            before = before * row(saved, places[j] + at[2], along[2], count, n)
+            before = before * row(saved, places[j] + base[2], along[2], count, n)
             j += 1
         low, high = lowest(before, low), highest(before, high)
     if not within_range(low, high):
@@ -254,55 +243,56 @@ def plain_to_rows(state, rows, memory, after, at, along, count, n):
     for i in range(rows):
         j = rows - 1 - i
         y = after * get(memory, j * n, 1, n)
-        write_row(sheet, j, at, count, n, as_wide(target, y))
-        after = after * row(saved, places[j] + at[2], along[2], count, n)
+        write_row(sheet, j, base, count, n, as_wide(target, y))
+        after = after * row(saved, places[j] + base[2], along[2], count, n)
     return True
 
 
 @inlined
-def scaled_to_rows(state, rows, memory, g, at, along, count, n):
+def scaled_to_rows(state, rows, memory, g, base, along, count, n):
     _, target, sheet, places, _, saved = state
     before, after = one(n), normalised(saved, g)
     for j in range(rows):
         keep(saved, memory, j, before, n)
-        before = by_row(saved, before, places[j] + at[2], along[2], count, n)
+        before = by_row(saved, before, places[j] + base[2], along[2], count, n)
         before = now_and_then(saved, before, j)
     for i in range(rows):
         j = rows - 1 - i
         y = valued(saved, times(saved, after, kept(saved, memory, j, n)))
-        write_row(sheet, j, at, count, n, as_wide(target, y))
-        after = by_row(saved, after, places[j] + at[2], along[2], count, n)
+        write_row(sheet, j, base, count, n, as_wide(target, y))
+        after = by_row(saved, after, places[j] + base[2], along[2], count, n)
         after = now_and_then(saved, after, i)
 
 
 @inlined
-def gradient_of(task, state, block, at, along, count, n):
+def gradient_of(task, state, block, base, along, count, n):
     """The gradient of a segment, and the same as a product that is not normalised."""
     source = state[4]
-    v = to_f64(load(source, block[0] * word(task, SEGMENT_ROW) + at[0], along[0], count, n))
+    v = to_f64(load(source, block[0] * word(task, at.SEGMENT_ROW) + base[0], along[0], count, n))
     g, k = factor(source, v)
     return v, (g, splat(-0.0, n), k)
 
 
 @inlined
-def gradient_strip(task, state, block, at, along, column, count, n):
+def gradient_strip(task, state, block, base, along, column, count, n):
     """One strip of one block: the gradient to its rows, or the product of the block."""
     _, _, _, places, _, saved = state
     _, _, start, end, size, slot, _ = block
     if size == 0:
         return False
     if slot < 0:
-        v, g = gradient_of(task, state, block, at, along, count, n)
-        to_rows(state, block, v, g, at, along, count, n)
+        v, g = gradient_of(task, state, block, base, along, count, n)
+        to_rows(state, block, v, g, base, along, count, n)
     else:
-        product, _ = multiply_rows(saved, places, end - start, at[2], along[2], count, n)
+        product, _ = multiply_rows(saved, places, end - start, base[2], along[2], count, n)
         put_product(task, PARTS_BACKWARD * slot, column, count, normalised(saved, product))
     return slot < 0
 
 
 @inlined
 def gradient_state(task, places, tile, saved_places):
-    target, source, saved = pointer(task, TARGET), pointer(task, SOURCE), pointer(task, SAVED)
+    target, source = pointer(task, at.TARGET), pointer(task, at.SOURCE)
+    saved = pointer(task, at.SAVED)
     return places, target, tile, saved_places, source, saved
 
 
@@ -310,26 +300,26 @@ def gradient_state(task, places, tile, saved_places):
 def product_gradients(task, lo, hi):
     """Short segments whole, long ones to the products of their blocks. Items are places of the
     walk."""
-    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    target, places = pointer(task, at.TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
     over_segments(task, lo, hi, others_lanes(target), gradient_strip, state, over_saved_panels_back)
 
 
 @inlined
-def combine_others_strip(task, saved, block, at, along, column, count, n):
+def combine_others_strip(task, saved, block, base, along, column, count, n):
     _, slot, blocks, _ = block
     before = one(n)
     for k in range(slot, slot + blocks):
-        fetch_product(task, PARTS_BACKWARD * (k + FAR), column)
-        fetch_product(task, PARTS_BACKWARD * (k + FAR) + PARTS, column)
+        fetch_product(task, PARTS_BACKWARD * (k + at.FAR), column)
+        fetch_product(task, PARTS_BACKWARD * (k + at.FAR) + PARTS, column)
         put_product(task, PARTS_BACKWARD * k + PARTS, column, count, before)
         other = get_product(task, PARTS_BACKWARD * k, column, count, n)
         before = normalised(saved, times(saved, before, other))
     after = one(n)
     for k in range(slot + blocks - 1, slot - 1, -1):
-        fetch_product(task, PARTS_BACKWARD * (k - FAR), column)
-        fetch_product(task, PARTS_BACKWARD * (k - FAR) + PARTS, column)
+        fetch_product(task, PARTS_BACKWARD * (k - at.FAR), column)
+        fetch_product(task, PARTS_BACKWARD * (k - at.FAR) + PARTS, column)
         before = get_product(task, PARTS_BACKWARD * k + PARTS, column, count, n)
         whole = normalised(saved, times(saved, before, after))
         put_product(task, PARTS_BACKWARD * k + PARTS, column, count, whole)
@@ -340,23 +330,23 @@ def combine_others_strip(task, saved, block, at, along, column, count, n):
 @kernel
 def combine_others(task, lo, hi):
     """Long segments: for each block the product of all others."""
-    over_long_segments(task, lo, hi, combine_others_strip, pointer(task, SAVED))
+    over_long_segments(task, lo, hi, combine_others_strip, pointer(task, at.SAVED))
 
 
 @inlined
-def hand_out_strip(task, state, block, at, along, column, count, n):
+def hand_out_strip(task, state, block, base, along, column, count, n):
     saved, slot = state[5], block[5]
     others = get_product(task, PARTS_BACKWARD * slot + PARTS, column, count, n)
-    _, g = gradient_of(task, state, block, at, along, count, n)
+    _, g = gradient_of(task, state, block, base, along, count, n)
     g = normalised(saved, times(saved, normalised(saved, g), others))
-    to_rows(state, block, valued(saved, within_reach(g)), g, at, along, count, n)
+    to_rows(state, block, valued(saved, within_reach(g)), g, base, along, count, n)
     return True
 
 
 @kernel
 def hand_out_products(task, lo, hi):
     """Long segments: the gradient to their rows. Items are block numbers."""
-    target, places = pointer(task, TARGET), on_stack(as_i64_pointer(0), LISTED)
+    target, places = pointer(task, at.TARGET), on_stack(as_i64_pointer(0), LISTED)
     tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = gradient_state(task, places, tile, saved_places)
     over_long_blocks(

@@ -28,26 +28,11 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import absolute, any_lane, is_nan, like, select, splat, to_f64
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed
 from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
 from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
-from pullback.ops.segment.cpu_words import (
-    ACCUMULATE,
-    BLOCK,
-    BY_WEIGHT,
-    COLUMNS,
-    DIVIDE,
-    EMPTY,
-    KEPT_AT,
-    LISTED,
-    PARTIALS_AT,
-    SCALING,
-    SEGMENT_ROW,
-    SOURCE,
-    TARGET,
-    UNSCALED,
-    scratch,
-)
+from pullback.ops.segment.cpu_words import BLOCK, LISTED, floats, ints
 
 INFINITY, NAN = math.inf, math.nan
 PARTS = 2  # a partial sum and its correction
@@ -114,30 +99,30 @@ def like_sum(v, total):
 
 
 @inlined
-def finished(task, target, at, along, count, n, total, size, unit):
+def finished(task, target, base, along, count, n, total, size, unit):
     """The sum of a strip: divided, added to what is there times `unit`, as the plan says."""
-    if word(task, DIVIDE):
+    if word(task, at.DIVIDE):
         total = total / like(total, size)
-    if word(task, ACCUMULATE):
-        total = like_sum(load_wide(target, at, along, count, n), total) * unit + total
+    if word(task, at.ACCUMULATE):
+        total = like_sum(load_wide(target, base, along, count, n), total) * unit + total
     return total
 
 
 @by_type
-def finish(task, target, at, along, count, n, total, wider, size):
+def finish(task, target, base, along, count, n, total, wider, size):
     """Write the sum of a strip; `wider` is the same where `total` is not finite, or None."""
 
-    def plainly(task, target, at, along, count, n, total, wider, size):
-        v = finished(task, target, at, along, count, n, total, size, 1.0)
-        store(task, target, at, along, count, n, v)
+    def plainly(task, target, base, along, count, n, total, wider, size):
+        v = finished(task, target, base, along, count, n, total, size, 1.0)
+        store(task, target, base, along, count, n, v)
 
-    def as_wider_has_it(task, target, at, along, count, n, total, wider, size):
-        v = finished(task, target, at, along, count, n, total, size, 1.0)
+    def as_wider_has_it(task, target, base, along, count, n, total, wider, size):
+        v = finished(task, target, base, along, count, n, total, size, 1.0)
         if any_lane(is_endless(total)):
-            w = finished(task, target, at, along, count, n, wider, size, unit_of(target))
+            w = finished(task, target, base, along, count, n, wider, size, unit_of(target))
             w = as_wide(target, w * (1.0 / unit_of(target)))
             v = select(is_endless(total), w, v)
-        store(task, target, at, along, count, n, v)
+        store(task, target, base, along, count, n, v)
 
     return plainly if isinstance(wider, types.NoneType) else as_wider_has_it
 
@@ -154,16 +139,16 @@ def is_endless(total):
 
 
 @inlined
-def finish_empty(task, target, at, along, count, n):
+def finish_empty(task, target, base, along, count, n):
     """A segment without rows leaves what it is added to alone."""
-    if word(task, ACCUMULATE) == 0:
-        store(task, target, at, along, count, n, filled_wide(target, real(task, EMPTY), n))
+    if word(task, at.ACCUMULATE) == 0:
+        store(task, target, base, along, count, n, filled_wide(target, real(task, at.EMPTY), n))
 
 
 @inlined
-def write_sum(task, target, s, at, along, count, n, total, wider, kept):
+def write_sum(task, target, s, base, along, count, n, total, wider, kept):
     """A finished strip; a segment that kept nothing is empty."""
-    where = s * word(task, SEGMENT_ROW) + at[1]
+    where = s * word(task, at.SEGMENT_ROW) + base[1]
     if kept > 0:
         finish(task, target, where, along[1], count, n, total, wider, kept)
     else:
@@ -172,23 +157,23 @@ def write_sum(task, target, s, at, along, count, n, total, wider, kept):
 
 @inlined
 def scaled(v, scale, scaling):
-    return v * scale if scaling == BY_WEIGHT else v / scale
+    return v * scale if scaling == at.BY_WEIGHT else v / scale
 
 
 @by_type
-def summed_again(source, lists, scaling, at, along, count, n, kept, total):
+def summed_again(source, lists, scaling, base, along, count, n, kept, total):
     """The wider sum where `total` is not finite; None for elements whose sums have a wide range."""
     if source.dtype not in (types.uint16, types.float64):
-        return lambda source, lists, scaling, at, along, count, n, kept, total: None
+        return lambda source, lists, scaling, base, along, count, n, kept, total: None
 
-    def in_f64(source, lists, scaling, at, along, count, n, kept, total):
+    def in_f64(source, lists, scaling, base, along, count, n, kept, total):
         again = to_f64(total)
         if any_lane(is_endless(total)):
             places, scales = lists
             again = splat(-0.0, n)
             for j in range(kept):
-                v = to_f64(load_wide(source, places[j] + at, along, count, n))
-                if scaling != UNSCALED:
+                v = to_f64(load_wide(source, places[j] + base, along, count, n))
+                if scaling != at.UNSCALED:
                     u, v = v * unit_of(source), scaled(v, like(v, scales[j]), scaling)
                     u = scaled(u, like(v, scales[j]), scaling)
                     again += select(is_endless(v) & ~is_endless(u), u, v * unit_of(source))
@@ -216,34 +201,34 @@ def in_part(p, total, rest, wider):
 
 
 @inlined
-def sum_strip(task, state, block, at, along, column, count, n):
+def sum_strip(task, state, block, base, along, column, count, n):
     """One strip of one block: to its place in the target, or to the partial sums."""
     source, lists, target, scaling = state
     places, scales = lists
     s, _, _, _, _, slot, _, kept = block
     total, rest = nothing(source, n)
     # Two loops: a choice within would push the sums out of registers, row by row.
-    if scaling == UNSCALED:
+    if scaling == at.UNSCALED:
         for j in range(kept):
-            fetch_listed(source, places, j, at[0], n)
-            v = load_wide(source, places[j] + at[0], along[0], count, n)
+            fetch_listed(source, places, j, base[0], n)
+            v = load_wide(source, places[j] + base[0], along[0], count, n)
             total, rest = plus(source, total, rest, v)
     else:
         for j in range(kept):
-            fetch_listed(source, places, j, at[0], n)
-            v = load_wide(source, places[j] + at[0], along[0], count, n)
+            fetch_listed(source, places, j, base[0], n)
+            v = load_wide(source, places[j] + base[0], along[0], count, n)
             v = scaled(v, like(v, scales[j]), scaling)
             total, rest = plus(source, total, rest, v)
-    wider = summed_again(source, lists, scaling, at[0], along[0], count, n, kept, total)
+    wider = summed_again(source, lists, scaling, base[0], along[0], count, n, kept, total)
     if slot < 0:
-        write_sum(task, target, s, at, along, count, n, summed(source, total, rest), wider, kept)
+        write_sum(task, target, s, base, along, count, n, summed(source, total, rest), wider, kept)
     else:
         keep_partial(task, PARTS * slot, column, count, *in_part(source, total, rest, wider))
 
 
 @inlined
 def keep_partial(task, part, column, count, total, rest):
-    partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    partials, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
     put_first(partials, part * columns + column, 1, count, total)
     put_first(partials, (part + 1) * columns + column, 1, count, rest)
 
@@ -251,7 +236,7 @@ def keep_partial(task, part, column, count, total, rest):
 @inlined
 def partial(task, part, column, count, n):
     """A partial sum and its correction."""
-    partials, columns = as_f64_pointer(scratch(task, PARTIALS_AT)), word(task, COLUMNS)
+    partials, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
     none = splat(-0.0, n)
     v = get_first(partials, part * columns + column, 1, count, none)
     return v, get_first(partials, (part + 1) * columns + column, 1, count, none)
@@ -260,9 +245,9 @@ def partial(task, part, column, count, n):
 @kernel
 def sum_segments(task, lo, hi):
     """Items are places of the walk over segments and their rows."""
-    source = pointer(task, SOURCE)
+    source = pointer(task, at.SOURCE)
     lists = (on_stack(as_i64_pointer(0), LISTED), on_stack(as_f64_pointer(0), BLOCK))
-    state = (source, lists, pointer(task, TARGET), word(task, SCALING))
+    state = (source, lists, pointer(task, at.TARGET), word(task, at.SCALING))
     over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
 
 
@@ -288,10 +273,10 @@ def combined_again(task, target, slots, column, count, n, total, rest):
 
 
 @inlined
-def combine_strip(task, target, block, at, along, column, count, n):
+def combine_strip(task, target, block, base, along, column, count, n):
     s, slot, blocks, _ = block
     total, rest, kept = splat(-0.0, n), splat(-0.0, n), 0
-    kept_of = as_i64_pointer(scratch(task, KEPT_AT))
+    kept_of = ints(task, at.KEPT_AT)
     for k in range(slot, slot + blocks):
         v, r = partial(task, PARTS * k, column, count, n)
         total, rest = plus(target, total, rest, v)
@@ -300,10 +285,10 @@ def combine_strip(task, target, block, at, along, column, count, n):
     slots = slot, slot + blocks
     found, wider = combined_again(task, target, slots, column, count, n, total, rest)
     whole = as_wide(target, summed(target, found, rest))
-    write_sum(task, target, s, at, along, count, n, whole, wider, kept)
+    write_sum(task, target, s, base, along, count, n, whole, wider, kept)
 
 
 @kernel
 def combine_sums(task, lo, hi):
     """Long segments: the partial sums of their blocks, in order."""
-    over_long_segments(task, lo, hi, combine_strip, pointer(task, TARGET))
+    over_long_segments(task, lo, hi, combine_strip, pointer(task, at.TARGET))

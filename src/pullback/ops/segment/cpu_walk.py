@@ -20,22 +20,9 @@ from numba.extending import register_jitable
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import as_i64_pointer, fence
-from pullback.ops.segment.cpu_words import (
-    BLOCK,
-    COLUMN_LOOPS,
-    COLUMNS,
-    LONG_AT,
-    OFFSETS,
-    OFFSETS_AT,
-    PADDING,
-    ROWS,
-    SEGMENTS,
-    STREAMING,
-    long_slots,
-    scratch,
-    table,
-)
+from pullback.cpu.memory import fence
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_words import BLOCK, ints, long_slots, offsets_of
 
 NARROW = 16  # columns that do not fill a wide strip go in narrow ones, the last of them masked
 # And if no more are left, in half of one.
@@ -46,13 +33,13 @@ SLIM = 8
 @register_jitable
 def segment_end(task, offsets, s):
     """One past the last sorted row of segment s; a padding segment has no rows."""
-    return offsets[s + 1 if s != word(task, PADDING) else s]
+    return offsets[s + 1 if s != word(task, at.PADDING) else s]
 
 
 @register_jitable
 def first_block(task, offsets, lo):
     """The first block that begins at or after place `lo` of the walk: its segment and number."""
-    low, high, base = 0, word(task, SEGMENTS), offsets[0]
+    low, high, base = 0, word(task, at.SEGMENTS), offsets[0]
     while high - low > 1:
         middle = (low + high) >> 1
         if offsets[middle] - base + middle <= lo:
@@ -75,10 +62,10 @@ def long_slot(offsets, s, k):
 @inlined
 def columns_of(task):
     """What `over_columns` needs to know, read once: words may alias what a kernel writes."""
-    w = words(task, word(task, COLUMN_LOOPS))
+    w = words(task, word(task, at.COLUMN_LOOPS))
     inner, steps = extent(w), (step(w, 0), step(w, 1), step(w, 2))
     unit = steps[0] == 1 and steps[1] == 1 and steps[2] == 1
-    return w, inner, word(task, COLUMNS) // inner, steps, unit
+    return w, inner, word(task, at.COLUMNS) // inner, steps, unit
 
 
 @inlined
@@ -99,15 +86,15 @@ def over_columns(task, columns, wide, strip, state, block):
         (i, j, k), column = run_starts(w, outer), outer * inner
         c = 0
         while unit and c + wide <= inner:
-            at = (i + c, j + c, k + c)
-            strip(task, state, block, at, (1, 1, 1), column + c, wide, wide)
+            base = (i + c, j + c, k + c)
+            strip(task, state, block, base, (1, 1, 1), column + c, wide, wide)
             c += wide
         while c < inner:
-            at, left = (i + c * steps[0], j + c * steps[1], k + c * steps[2]), inner - c
+            base, left = (i + c * steps[0], j + c * steps[1], k + c * steps[2]), inner - c
             if left <= SLIM:
-                strip(task, state, block, at, steps, column + c, left, SLIM)
+                strip(task, state, block, base, steps, column + c, left, SLIM)
             else:
-                strip(task, state, block, at, steps, column + c, min(left, NARROW), NARROW)
+                strip(task, state, block, base, steps, column + c, min(left, NARROW), NARROW)
             c += NARROW
 
 
@@ -115,8 +102,8 @@ def over_columns(task, columns, wide, strip, state, block):
 def over_segments(task, lo, hi, wide, strip, state, block_strips):
     """All blocks that begin in places lo..hi of the walk. `block_strips` takes each of them: one
     of `cpu_list`, or of `cpu_panel` where rows are written."""
-    offsets, segments = table(task, OFFSETS_AT, OFFSETS), word(task, SEGMENTS)
-    owners, last = as_i64_pointer(scratch(task, LONG_AT)), offsets[segments] - 1
+    offsets, segments = offsets_of(task), word(task, at.SEGMENTS)
+    owners, last = ints(task, at.LONG_AT), offsets[segments] - 1
     base, s, k, columns = offsets[0], segments, 0, columns_of(task)
     if segments > 0:
         s, k = first_block(task, offsets, lo)
@@ -132,7 +119,7 @@ def over_segments(task, lo, hi, wide, strip, state, block_strips):
             k += 1
         else:
             s, k = s + 1, 0
-    if word(task, STREAMING):
+    if word(task, at.STREAMING):
         fence()
 
 
@@ -141,10 +128,10 @@ def over_long_segments(task, lo, hi, strip, state):
     """Narrow strips of long segments, to combine their blocks: numbers `slot` to `slot + blocks`.
     Items are block numbers, once for each strip, and the first block stands for its segment. Here
     `strip` is called with (segment, slot, blocks, size) in place of a block."""
-    offsets, w = table(task, OFFSETS_AT, OFFSETS), words(task, word(task, COLUMN_LOOPS))
-    owners, inner = as_i64_pointer(scratch(task, LONG_AT)), extent(w)
+    offsets, w = offsets_of(task), words(task, word(task, at.COLUMN_LOOPS))
+    owners, inner = ints(task, at.LONG_AT), extent(w)
     steps, strips = (step(w, 0), step(w, 1), step(w, 2)), (inner + NARROW - 1) // NARROW
-    slots = long_slots(word(task, ROWS))
+    slots = long_slots(word(task, at.ROWS))
     for item in range(lo, hi):
         slot = item % slots
         s = owners[slot]
@@ -153,17 +140,17 @@ def over_long_segments(task, lo, hi, strip, state):
         outer = item // slots // strips
         c = (item // slots - outer * strips) * NARROW
         i, j, k = run_starts(w, outer)
-        at = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
+        base = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
         size, count = offsets[s + 1] - offsets[s], min(inner - c, NARROW)
         block = (s, slot, (size + BLOCK - 1) // BLOCK, size)
-        strip(task, state, block, at, steps, outer * inner + c, count, NARROW)
+        strip(task, state, block, base, steps, outer * inner + c, count, NARROW)
 
 
 @inlined
 def over_long_blocks(task, lo, hi, wide, strip, state, block_strips):
     """All blocks of long segments, by their numbers."""
-    offsets, owners = table(task, OFFSETS_AT, OFFSETS), as_i64_pointer(scratch(task, LONG_AT))
-    last, columns = offsets[word(task, SEGMENTS)] - 1, columns_of(task)
+    offsets, owners = offsets_of(task), ints(task, at.LONG_AT)
+    last, columns = offsets[word(task, at.SEGMENTS)] - 1, columns_of(task)
     for slot in range(lo, hi):
         s = owners[slot]
         if s < 0:
@@ -173,5 +160,5 @@ def over_long_blocks(task, lo, hi, wide, strip, state, block_strips):
         end = min(start + BLOCK, past)
         block = (s, offsets[s], start, end, past - offsets[s], slot, last)
         block_strips(task, columns, wide, strip, state, block)
-    if word(task, STREAMING):
+    if word(task, at.STREAMING):
         fence()

@@ -13,7 +13,7 @@ from pullback.contract.element import ElementKind
 from pullback.cpu.kernel import word, words
 from pullback.cpu.loops import axis_words
 from pullback.cpu.loops import offset as loop_offset
-from pullback.cpu.memory import as_i64_pointer
+from pullback.cpu.memory import as_f64_pointer, as_i64_pointer
 from pullback.cpu.program import TENSORS, WORKSPACE
 from pullback.tensor.layout import AxisLoops, Loops
 
@@ -145,6 +145,30 @@ def table(task, at, slot):
     if word(task, at) == IN_SLOT:
         return as_i64_pointer(word(task, slot))
     return as_i64_pointer(scratch(task, at))
+
+
+@register_jitable
+def offsets_of(task):
+    """Where each segment begins, and where the last one ends."""
+    return table(task, OFFSETS_AT, OFFSETS)
+
+
+@register_jitable
+def order_of(task):
+    """The position behind each sorted row."""
+    return table(task, ORDER_AT, ORDER)
+
+
+@register_jitable
+def ints(task, at):
+    """A table of int64 in the workspace."""
+    return as_i64_pointer(scratch(task, at))
+
+
+@register_jitable
+def floats(task, at):
+    """A table of f64 in the workspace."""
+    return as_f64_pointer(scratch(task, at))
 
 
 @register_jitable

@@ -4,8 +4,9 @@ read in place of the ids. A position whose id or row is out of range is -1 in bo
 
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, set_word, word
-from pullback.cpu.memory import as_i64_pointer, read_wide
+from pullback.cpu.memory import read_wide
 from pullback.cpu.program import DETAIL, STATUS, TENSORS
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_index import (
     chunk_of,
     findings,
@@ -14,47 +15,24 @@ from pullback.ops.segment.cpu_index import (
     report,
     single_step,
 )
-from pullback.ops.segment.cpu_words import (
-    ASCENDING,
-    BAG_FINDINGS_AT,
-    BAG_OF_AT,
-    BAG_SIZES_AT,
-    BAGS,
-    BORDERS_AT,
-    CHUNKS,
-    FIRST,
-    IDS,
-    LOOPS,
-    NOT_ASCENDING,
-    OFFSETS,
-    OFFSETS_AT,
-    OTHER_WORDS,
-    OUT_OF_RANGE,
-    ROWS,
-    SEGMENTS,
-    STRICT,
-    VOCABULARY,
-    WINNERS_STEP,
-    scratch,
-    table,
-)
+from pullback.ops.segment.cpu_words import ints, offsets_of, scratch
 
 GATHER = TENSORS + 5  # the slot of the ids that rows are gathered by
-SEGMENT_OF_AT, ROW_OF_AT = BAG_OF_AT, BORDERS_AT  # words of bags, for the two tables
-GATHER_STEP, GATHER_FINDINGS_AT = WINNERS_STEP, BAG_FINDINGS_AT
+SEGMENT_OF_AT, ROW_OF_AT = at.BAG_OF_AT, at.BORDERS_AT  # words of bags, for the two tables
+GATHER_STEP, GATHER_FINDINGS_AT = at.WINNERS_STEP, at.BAG_FINDINGS_AT
 ROW_OUT_OF_RANGE = 4
 
 
 @kernel
 def resolve_ids(task, lo, hi):
     """The segment of each position, -1 out of range. Items are chunks of ids."""
-    ids, step, found = index_pointer(task, IDS), single_step(task), findings(task)
-    segment_of, rows = as_i64_pointer(scratch(task, SEGMENT_OF_AT)), word(task, ROWS)
-    segments, strict = word(task, SEGMENTS), word(task, STRICT) != 0
+    ids, step, found = index_pointer(task, at.IDS), single_step(task), findings(task)
+    segment_of, rows = ints(task, SEGMENT_OF_AT), word(task, at.ROWS)
+    segments, strict = word(task, at.SEGMENTS), word(task, at.STRICT) != 0
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
         outside = descent = rows
-        if word(task, ASCENDING):
+        if word(task, at.ASCENDING):
             descent = first_descent(task, ids, first, end)
         for n in range(first, end):
             s = id_by_step(task, ids, n, step)
@@ -68,15 +46,15 @@ def resolve_ids(task, lo, hi):
 @kernel
 def judge_ids(task, lo, hi):
     """One item. Range comes before order."""
-    if not report(task, 0, OUT_OF_RANGE):
-        report(task, 1, NOT_ASCENDING)
+    if not report(task, 0, at.OUT_OF_RANGE):
+        report(task, 1, at.NOT_ASCENDING)
 
 
 @kernel
 def spread_borders(task, lo, hi):
     """The segment of each position, from borders. Items are segments."""
-    offsets = table(task, OFFSETS_AT, OFFSETS)
-    segment_of = as_i64_pointer(scratch(task, SEGMENT_OF_AT))
+    offsets = offsets_of(task)
+    segment_of = ints(task, SEGMENT_OF_AT)
     for s in range(lo, hi):
         for n in range(offsets[s], offsets[s + 1]):
             segment_of[n] = s
@@ -86,17 +64,17 @@ def spread_borders(task, lo, hi):
 def resolve_rows(task, lo, hi):
     """The row of each position that has a segment; without one it has none. Items are chunks."""
     ids, step = index_pointer(task, GATHER), word(task, GATHER_STEP)
-    segment_of = as_i64_pointer(scratch(task, SEGMENT_OF_AT))
-    row_of = as_i64_pointer(scratch(task, ROW_OF_AT))
-    found, rows = as_i64_pointer(scratch(task, GATHER_FINDINGS_AT)), word(task, VOCABULARY)
-    strict = word(task, STRICT) != 0
+    segment_of = ints(task, SEGMENT_OF_AT)
+    row_of = ints(task, ROW_OF_AT)
+    found, rows = ints(task, GATHER_FINDINGS_AT), word(task, at.VOCABULARY)
+    strict = word(task, at.STRICT) != 0
     for c in range(lo, hi):
         first, end = chunk_of(task, c)
-        outside = word(task, ROWS)
+        outside = word(task, at.ROWS)
         for n in range(first, end):
             r = read_wide(ids, n * step)
             inside = 0 <= r < rows
-            if strict and not inside and outside == word(task, ROWS):
+            if strict and not inside and outside == word(task, at.ROWS):
                 outside = n
             kept = inside and segment_of[n] >= 0
             row_of[n] = r if kept else -1
@@ -108,10 +86,10 @@ def resolve_rows(task, lo, hi):
 @kernel
 def judge_rows(task, lo, hi):
     """One item: the first row that is out of range."""
-    found = as_i64_pointer(scratch(task, GATHER_FINDINGS_AT))
-    for c in range(word(task, CHUNKS)):
+    found = ints(task, GATHER_FINDINGS_AT)
+    for c in range(word(task, at.CHUNKS)):
         n = found[c]
-        if n < word(task, ROWS):
+        if n < word(task, at.ROWS):
             set_word(task, DETAIL, n)
             ids = index_pointer(task, GATHER)
             set_word(task, DETAIL + 1, read_wide(ids, n * word(task, GATHER_STEP)))
@@ -122,11 +100,11 @@ def judge_rows(task, lo, hi):
 @kernel
 def count_rows(task, lo, hi):
     """How many positions each segment has. One item."""
-    segment_of = as_i64_pointer(scratch(task, SEGMENT_OF_AT))
-    sizes, segments = as_i64_pointer(scratch(task, BAG_SIZES_AT)), word(task, BAGS)
+    segment_of = ints(task, SEGMENT_OF_AT)
+    sizes, segments = ints(task, at.BAG_SIZES_AT), word(task, at.BAGS)
     for s in range(segments):
         sizes[s] = 0
-    for n in range(word(task, ROWS)):
+    for n in range(word(task, at.ROWS)):
         if segment_of[n] >= 0:
             sizes[segment_of[n]] += 1
 
@@ -134,10 +112,10 @@ def count_rows(task, lo, hi):
 @inlined
 def _turn(task, table_at):
     """To the next set of words, and to ids that lie in a table."""
-    other = word(task, OTHER_WORDS)
-    for at in range(FIRST, LOOPS):
-        set_word(task, at, word(task, other + at - FIRST))
-    set_word(task, IDS, scratch(task, table_at))
+    other = word(task, at.OTHER_WORDS)
+    for base in range(at.FIRST, at.LOOPS):
+        set_word(task, base, word(task, other + base - at.FIRST))
+    set_word(task, at.IDS, scratch(task, table_at))
 
 
 @kernel

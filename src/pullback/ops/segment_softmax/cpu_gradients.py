@@ -16,6 +16,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, pointer
 from pullback.cpu.memory import as_i64_pointer, filled_wide, on_stack
 from pullback.cpu.vector import is_nan, like, maximum, select, splat
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_extremum import get_part, put_part
 from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_panel import over_saved_panels, write_row
@@ -29,34 +30,26 @@ from pullback.ops.segment.cpu_strip import (
 )
 from pullback.ops.segment.cpu_sum import finite_rest, nothing, plus, summed
 from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
-from pullback.ops.segment.cpu_words import (
-    BLOCK,
-    FAR,
-    LISTED,
-    SAVED,
-    SEGMENT_ROW,
-    SOURCE,
-    TARGET,
-)
+from pullback.ops.segment.cpu_words import BLOCK, LISTED
 
 INFINITY, NAN = math.inf, math.nan
 PARTS = 3  # of a block: the sum, its correction and the flag
 
 
 @inlined
-def _ask(state, j, at, n):
+def _ask(state, j, base, n):
     """Ask for the rows that are soon needed."""
     _, _, _, listed, source, saved, rows = state
-    fetch_strip(source, rows[j + FAR] + at[0], n)
-    fetch_strip(saved, listed[j + FAR] + at[2], n)
+    fetch_strip(source, rows[j + at.FAR] + base[0], n)
+    fetch_strip(saved, listed[j + at.FAR] + base[2], n)
 
 
 @inlined
-def _pair(state, j, at, along, count, n):
+def _pair(state, j, base, along, count, n):
     """dy and y of a row."""
     _, _, _, listed, source, saved, rows = state
-    dy = load_wide(source, rows[j] + at[0], along[0], count, n)
-    return dy, load(saved, listed[j] + at[2], along[2], count, n)
+    dy = load_wide(source, rows[j] + base[0], along[0], count, n)
+    return dy, load(saved, listed[j] + base[2], along[2], count, n)
 
 
 @inlined
@@ -86,32 +79,32 @@ def _by_log(p, dy, y, sum, flag):
 
 def _write(gradient: Callable) -> Callable:
     @inlined
-    def write(state, rows, sum, flag, at, along, count, n):
+    def write(state, rows, sum, flag, base, along, count, n):
         sheet, saved = state[2], state[5]
         for j in range(rows):
-            dy, y = _pair(state, j, at, along, count, n)
-            write_row(sheet, j, at, count, n, gradient(saved, dy, y, sum, flag))
+            dy, y = _pair(state, j, base, along, count, n)
+            write_row(sheet, j, base, count, n, gradient(saved, dy, y, sum, flag))
 
     return write
 
 
 def _short(term: Callable, write: Callable) -> Callable:
     @inlined
-    def strip(task, state, block, at, along, column, count, n):
+    def strip(task, state, block, base, along, column, count, n):
         rows, size, slot, saved = block[3] - block[2], block[4], block[5], state[5]
         if size == 0:
             return False
         total, rest = nothing(saved, n)
         flag = filled_wide(saved, 0.0, n)
         for j in range(rows):
-            _ask(state, j, at, n)
-            dy, y = _pair(state, j, at, along, count, n)
+            _ask(state, j, base, n)
+            dy, y = _pair(state, j, base, along, count, n)
             v, mark = term(saved, dy, y)
             total, rest = plus(saved, total, rest, v)
             flag = maximum(mark, flag)
         if slot < 0:
             sum = summed(saved, total, rest)
-            write(state, rows, sum, flag, at, along, count, n)
+            write(state, rows, sum, flag, base, along, count, n)
         else:
             put_part(task, PARTS * slot, column, count, total)
             put_part(task, PARTS * slot + 1, column, count, finite_rest(rest))
@@ -123,11 +116,11 @@ def _short(term: Callable, write: Callable) -> Callable:
 
 def _long(write: Callable) -> Callable:
     @inlined
-    def strip(task, state, block, at, along, column, count, n):
+    def strip(task, state, block, base, along, column, count, n):
         slot, saved = block[5] - (block[2] - block[1]) // BLOCK, state[5]
         sum = as_wide(saved, get_part(task, PARTS * slot, column, count, n))
         flag = as_wide(saved, get_part(task, PARTS * slot + 2, column, count, n))
-        write(state, block[3] - block[2], sum, flag, at, along, count, n)
+        write(state, block[3] - block[2], sum, flag, base, along, count, n)
         return True
 
     return strip
@@ -142,13 +135,14 @@ _short_logs, _long_logs = _short(_plain, _write_logs), _long(_write_logs)
 def _over_both(task, columns, wide, strip, state, block):
     """All strips of a block, with the rows of dy listed too."""
     if block[2] < block[3]:
-        list_rows(task, SEGMENT_ROW, block, state[6])
+        list_rows(task, at.SEGMENT_ROW, block, state[6])
     over_saved_panels(task, columns, wide, strip, state, block)
 
 
 @inlined
 def _walk(task, lo, hi, strip, over):
-    source, target, saved = pointer(task, SOURCE), pointer(task, TARGET), pointer(task, SAVED)
+    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
+    saved = pointer(task, at.SAVED)
     places = on_stack(as_i64_pointer(0), LISTED)
     tile, listed = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
     state = (places, target, tile, listed, source, saved, on_stack(places, LISTED))
@@ -167,7 +161,7 @@ def log_softmax_gradients(task, lo, hi):
 
 
 @inlined
-def _combine_strip(task, target, block, at, along, column, count, n):
+def _combine_strip(task, target, block, base, along, column, count, n):
     _, slot, blocks, _ = block
     total, rest, flag = splat(-0.0, n), splat(-0.0, n), splat(0.0, n)
     for k in range(slot, slot + blocks):
@@ -183,7 +177,7 @@ def _combine_strip(task, target, block, at, along, column, count, n):
 @kernel
 def combine_gradients(task, lo, hi):
     """Long segments: the sums of their blocks."""
-    over_long_segments(task, lo, hi, _combine_strip, pointer(task, TARGET))
+    over_long_segments(task, lo, hi, _combine_strip, pointer(task, at.TARGET))
 
 
 @kernel
