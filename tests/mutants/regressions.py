@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "segment sum: a block that was scaled down is added as it is",
         "ops/segment/cpu_sum.py",
-        "        select(is_endless(total), NAN, finite_rest(rest)),\n",
-        "        finite_rest(rest),\n",
+        "        select(is_endless(found[0]), NAN, finite_rest(found[1])),\n",
+        "        finite_rest(found[1]),\n",
         "f64 sums over more than 256 rows that overflow are finite",
         (Suite("test_kernel_regressions.py", "long_segment"),),
     ),

@@ -23,15 +23,15 @@ MUTANTS = (
     ),
     Mutant(
         "segment sum: empty segments of an accumulated gradient are cleared",
-        f"{OP}/cpu_sum.py",
-        "    if word(task, at.ACCUMULATE) == 0:\n        store",
-        "    if word(task, at.ACCUMULATE) >= 0:\n        store",
+        f"{OP}/cpu_engine.py",
+        "    if word(task, at.ACCUMULATE) == 0:",
+        "    if word(task, at.ACCUMULATE) >= 0:",
         "rows that receive nothing lose what accumulate_into held",
         (Suite("test_embedding_laws.py", "accumulat"),),
     ),
     Mutant(
         "segment backward: rows after the last segment are not cleared",
-        f"{OP}/cpu_spread.py",
+        f"{OP}/cpu_gather.py",
         "if i < first or i >= past:",
         "if i < first:",
         "elements of out stay unwritten",
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "segment mean backward: divides by the rows of the block",
-        f"{OP}/cpu_spread.py",
+        f"{OP}/cpu_gather.py",
         "    v = v / like(v, size)",
         "    v = v / like(v, end - start)",
         "the shares of long segments are too large",
@@ -113,9 +113,9 @@ MUTANTS = (
     Mutant(
         "segment extremum: the holder's block is forgotten",
         f"{OP}/cpu_extremum.py",
-        "        mark = mark + holder * like(holder, BLOCK)",
-        "        mark = mark + holder * like(holder, BLOCK - 1)",
-        "off by one: gradients of long segments go to the wrong row",
+        "    return best, to_f64(mark) + like(to_f64(mark), block[2] - block[1])",
+        "    return best, to_f64(mark)",
+        "dropped carry: gradients of long segments go to the wrong row",
         (Suite("test_segment_laws.py", "ties_in_a_long"),),
     ),
     Mutant(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, Final
 
 from pullback.cpu.block import TENSORS
@@ -23,6 +21,7 @@ from pullback.cpu.kernel import Kernel, pointer, word, words
 from pullback.cpu.lookback import is_turn, link_of, publish, received, wait_for_turn
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, is_aligned, to_next_line
+from pullback.cpu.named import named
 from pullback.cpu.parts import boxes_for, copies_in, copy_out
 from pullback.cpu.places import (
     AXIS,
@@ -52,8 +51,7 @@ AHEAD: Final = 16
 
 
 class Walks:
-    """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared. Each is
-    an attribute of its module too: a program that JAX exported finds its kernels by name."""
+    """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared."""
 
     def __init__(self, scan: Scan, name: str, module: str, by_direction: bool = False) -> None:
         """by_direction: `lines` has a kernel of its own for lines against memory order."""
@@ -72,25 +70,11 @@ class Walks:
                 self._add(walk, _lines(scan, shared), name, module)
 
     def _add(self, walk: str, body: Callable[..., Any], name: str, module: str) -> None:
-        full = f"{name}_{walk}"
-        kernel = self.kernels[walk] = _kernel(inlined(body), full, module)
-        setattr(sys.modules[module], full, kernel)
+        self.kernels[walk] = named(body, f"{name}_{walk}", module)
 
 
 def _always(back: int) -> Callable[..., Any]:
     return inlined(lambda task: back)
-
-
-def _template(task, lo, hi):
-    body(task, lo, hi)  # noqa: F821
-
-
-def _kernel(body: Callable[..., Any], name: str, module: str) -> Kernel:
-    """Found on disk by its name and the hash of its module, as any kernel is."""
-    scope = {"body": body, "__name__": module}
-    function = FunctionType(_template.__code__, scope, name)
-    function.__module__, function.__qualname__ = module, name
-    return Kernel(function)
 
 
 class Pieces:

@@ -6,7 +6,6 @@ segment sum of looked-up rows; its gradient sorts positions by index and sums ro
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -14,15 +13,16 @@ from pullback.contract.errors import InvalidProblem
 from pullback.contract.kinds import IndexPolicy
 from pullback.cpu.program import TENSORS, Phase, Program, bits_of, grain_for
 from pullback.ops.embedding import cpu_bag as bag
-from pullback.ops.embedding import cpu_bag_max as maxima
 from pullback.ops.embedding import cpu_rows as found
 from pullback.ops.embedding.contract import bag_length, check_bags, row_capacity
+from pullback.ops.segment import cpu_extremum as extremum
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_borders import BORDER_CHUNK, NO_OFFSETS
 from pullback.ops.segment.cpu_grouping import (
     Values,
     check_phases,
-    clear_phase,
+    fill_phase,
     gather_phase,
     given,
     id_tables,
@@ -31,13 +31,16 @@ from pullback.ops.segment.cpu_grouping import (
     past_caches,
     piece,
     position_row,
+    reduce_phases,
     sort_phases,
-    strip_phase,
-    walk_phase,
+    step_of,
+    take_phases,
+    turn_phase,
+    value_rows,
+    with_index,
 )
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.loops import all_axes, all_but_last, last_axis, row_loops
-from pullback.tensor.layout import Loops
 from pullback.tensor.view import TensorRef
 
 _I64 = ElementKind.I64
@@ -134,10 +137,11 @@ def _row_phases(
     )
 
 
-def _walk_table(values: Values, desc: Any) -> Phase:
+def _table_sums(values: Values, desc: Any) -> tuple[Phase, ...]:
     """Over the rows of the table or, if it is sparse, over those of the gradient."""
     segments = row_capacity(desc) if desc.sparse else values[at.SEGMENTS]
-    return walk_phase(sums.sum_segments, {**values, at.SEGMENTS: segments}, _row_bytes(desc))
+    values = {**values, at.SEGMENTS: segments}
+    return reduce_phases(sums.SUMS, values, _row_bytes(desc), desc.embedding_dim)
 
 
 def embedding_backward(
@@ -165,11 +169,7 @@ def embedding_backward(
     if desc.sparse:
         phases = _row_phases("embedding_backward", values, desc, received, TENSORS + 5)
     if desc.embedding_dim:
-        phases += (
-            clear_phase(values),
-            _walk_table(values, desc),
-            strip_phase(sums.combine_sums, values, desc.embedding_dim),
-        )
+        phases += _table_sums(values, desc)
     words = at.layout_words(6, (values, rows, last_axis([dout, dweight])))
     return Program(phases, words, ids.element)
 
@@ -178,31 +178,24 @@ def embedding_backward(
 
 
 def _bag_tables(room: at.Room, desc: Any) -> Values:
-    chunks = -(-(desc.num_bags + 1) // bag.BAG_CHUNK)
+    chunks = -(-(desc.num_bags + 1) // BORDER_CHUNK)
     borders = room.take(desc.num_bags + 1)
     return {
         at.BAGS: desc.num_bags,
-        at.BAG_CHUNKS: chunks,
-        at.BAG_FINDINGS_AT: room.take(chunks),
+        at.BORDER_CHUNKS: chunks,
+        at.BORDER_FINDINGS_AT: room.take(chunks),
         at.BORDERS_AT: borders,
+        at.BORDERS_SLOT: at.BAG_OFFSETS,
         at.OFFSETS_COUNT: desc.num_bags + int(desc.include_last_offset),
     }
 
 
 def _bag_phases(values: Values, desc: Any, offsets: TensorRef | None) -> tuple[Phase, ...]:
     if offsets is None:
-        values |= {at.OFFSETS_COUNT: bag.NO_OFFSETS, at.OFFSETS_STEP: bag_length(desc)}
-        return (Phase(bag.find_bags, values[at.BAG_CHUNKS], 1, **_ANY, index=_I64),)
+        values |= {at.OFFSETS_COUNT: NO_OFFSETS, at.OFFSETS_STEP: bag_length(desc)}
+        return take_phases(values, _I64)[:1]
     values[at.OFFSETS_STEP] = offsets.strides[0]
-    return (
-        Phase(bag.find_bags, values[at.BAG_CHUNKS], 1, **_ANY, index=offsets.element),
-        Phase(bag.judge_bags, 1, 1, **_ANY, index=_I64),
-    )
-
-
-def _bag_rows(ids: TensorRef, *others: TensorRef | None) -> Loops:
-    """The loops over indices, and over tensors with a value for each."""
-    return row_loops(all_axes(ids), *(all_axes(ids if view is None else view) for view in others))
+    return take_phases(values, offsets.element)
 
 
 def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
@@ -210,7 +203,7 @@ def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
     room = at.Room()
     values = id_tables(room, desc.num_indices, 0, sort=False)
     values |= _common(desc) | _bag_tables(room, desc)
-    parts = maxima.PARTS if desc.mode == "max" else sums.PARTS
+    parts = max(extremum.PARTS, sums.PARTS)
     values |= long_tables(room, desc.num_indices, desc.embedding_dim, parts)
     values |= {
         at.MAPPING: at.BY_INDEX,
@@ -218,6 +211,9 @@ def _forward_tables(desc: Any) -> tuple[at.Room, Values]:
         at.PADDING: -1,
         at.OFFSETS_AT: values[at.BORDERS_AT],
         at.DIVIDE: int(desc.mode == "mean"),
+        at.SIGN: bits_of(1.0),
+        at.WINNERS_SLOT: at.WINNERS,
+        at.NAMED: 1,
     }
     return room, values
 
@@ -226,22 +222,18 @@ def embedding_bag_workspace(desc: Any) -> int:
     return _forward_tables(desc)[0].bytes
 
 
-def _step(view: TensorRef | None, axis: int = 0) -> int:
-    return 0 if view is None else view.strides[axis]
-
-
 def embedding_bag(desc: Any, *views: Any) -> Program:
     weight, ids, out, _, prepared, offsets, weights, winners = views
     check_bags("embedding_bag", desc, offsets, weights)
     _, values = _forward_tables(desc)
-    rows = _bag_rows(ids, weights)
+    rows = value_rows(ids, weights)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
         at.POSITION_ROW: weight.strides[0],
         at.SEGMENT_ROW: out.strides[0],
         at.WEIGHTS_STEP: position_row(rows),
-        at.WINNERS_ROW: _step(winners),
-        at.WINNERS_STEP: _step(winners, 1),
+        at.WINNERS_AT: at.NOWHERE if winners is None else at.IN_SLOT,
+        at.WINNERS_ROW: step_of(winners),
     }
     is_max = desc.mode == "max"
     values[at.SCALING] = at.NUMBERED if is_max else _scaling(weights)
@@ -252,25 +244,16 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
         if apart and values[at.PADDING_ROW] < 0 and values[at.SCALING] == at.UNSCALED:
             values[at.MAPPING] = at.BY_SURE_INDEX
     if desc.embedding_dim:
-        walk = maxima.bag_maxima if is_max else sums.sum_segments
-        combine = maxima.combine_maxima if is_max else sums.combine_sums
-        phases += (
-            clear_phase(values),
-            _walk(walk, values, desc),
-            # Maxima look at ids again, to say which rows they came from.
-            replace(strip_phase(combine, values, desc.embedding_dim), index=ids.element),
-        )
-    words = at.layout_words(len(views), (values, rows, last_axis([weight, out])))
+        # Maxima look at ids again, to say which rows they came from.
+        kernels = extremum.HELD if is_max else sums.SUMS
+        phases += reduce_phases(kernels, values, _row_bytes(desc), desc.embedding_dim, ids.element)
+    columns = last_axis([weight, out, out if winners is None else winners])
+    words = at.layout_words(len(views), (values, rows, columns))
     return Program(phases, words, ids.element)
 
 
 def _scaling(weights: TensorRef | None) -> int:
     return at.UNSCALED if weights is None else at.BY_WEIGHT
-
-
-def _walk(kernel: Any, values: Values, desc: Any) -> Phase:
-    places = values[at.ROWS] + values[at.SEGMENTS]
-    return Phase(kernel, places, piece(places, _row_bytes(desc)))
 
 
 def _backward_tables(desc: Any) -> tuple[at.Room, Values, Values]:
@@ -306,16 +289,16 @@ def embedding_bag_backward(desc: Any, *views: Any) -> Program:
 def _sum_backward(desc: Any, *views: Any) -> Program:
     dout, ids, dweight, order, tables, offsets, weights, _, weight, d_weights, received = views
     _, values, _ = _backward_tables(desc)
-    rows = _bag_rows(ids, weights, d_weights)
+    rows = value_rows(ids, weights, d_weights)
     values |= {
         at.LAST: last_id(desc.num_embeddings, ids),
         at.MAPPING: at.BY_BAG,
         at.SCALING: at.BY_SIZE if desc.mode == "mean" else _scaling(weights),
         at.POSITION_ROW: dout.strides[0],
-        at.SEGMENT_ROW: _step(dweight),
+        at.SEGMENT_ROW: step_of(dweight),
         at.WEIGHTS_STEP: position_row(rows),
-        at.TABLE_ROW: _step(weight),
-        at.TABLE_STEP: _step(weight, 1),
+        at.TABLE_ROW: step_of(weight),
+        at.TABLE_STEP: step_of(weight, 1),
         at.D_WEIGHTS_STEP: position_row(rows, 2),
     }
     prepared, nbytes = not desc.sparse and given(values, order, tables), _row_bytes(desc)
@@ -324,23 +307,19 @@ def _sum_backward(desc: Any, *views: Any) -> Program:
         phases += _row_phases("embedding_bag_backward", values, desc, received, TENSORS + 10)
     elif not prepared:
         phases += check_phases(values) if dweight is None else sort_phases(values)
-    phases += (Phase(bag.fill_bags, desc.num_bags + 1, grain_for(400), **_ANY),)
+    phases += (fill_phase(values),)
     if d_weights is not None:
-        phases += (Phase(maxima.weight_gradients, desc.num_indices, grain_for(2 * nbytes)),)
+        phases += (Phase(bag.WEIGHTS, desc.num_indices, grain_for(2 * nbytes)),)
     if dweight is not None and desc.embedding_dim:
-        phases += (
-            clear_phase(values),
-            _walk_table(values, desc),
-            strip_phase(sums.combine_sums, values, desc.embedding_dim),
-        )
+        phases += _table_sums(values, desc)
     columns = last_axis([dout, dout if dweight is None else dweight])
     return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
 def _winner_phases(others: Values) -> tuple[Phase, ...]:
     return (
-        Phase(maxima.check_winners, others[at.CHUNKS], 1, **_ANY, index=_I64),
-        Phase(maxima.judge_winners, 1, 1, **_ANY, index=_I64),
+        Phase(bag.check_winners, others[at.CHUNKS], 1, **_ANY, index=_I64),
+        Phase(bag.judge_winners, 1, 1, **_ANY, index=_I64),
     )
 
 
@@ -351,21 +330,22 @@ def _max_backward(desc: Any, *views: Any) -> Program:
     phases = _bag_phases(values, desc, offsets)
     phases += () if tables is not None else check_phases(values)
     others |= {
+        at.IDS_SLOT: at.WINNERS,
         at.LAST: last_id(desc.num_embeddings, winners),
         at.POSITION_ROW: dout.strides[0],
-        at.SEGMENT_ROW: _step(dweight),
-        at.WINNERS_ROW: _step(winners),
-        at.WINNERS_STEP: _step(winners, 1),
+        at.SEGMENT_ROW: step_of(dweight),
+        at.WINNERS_ROW: step_of(winners),
+        at.WINNERS_STEP: step_of(winners, 1),
     }
     if dweight is not None and desc.embedding_dim:
         if desc.scale_grad_by_freq:
-            phases += (Phase(maxima.count_holders, 1, 1, **_ANY),)
+            phases += (Phase(bag.count_holders, 1, 1, **_ANY),)
         phases += (
-            Phase(maxima.turn_to_winners, 1, 1, **_ANY, index=_I64),
+            turn_phase(),
             *(_winner_phases(others) if values[at.STRICT] else ()),
-            *(replace(phase, index=_I64) for phase in sort_phases(others)),
+            *with_index(sort_phases(others), _I64),
             Phase(
-                maxima.winner_gradients,
+                bag.winner_gradients,
                 desc.num_embeddings,
                 piece(desc.num_embeddings, _row_bytes(desc)),
                 index=_I64,

@@ -15,62 +15,44 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.kinds import SegmentKind, TieRule
-from pullback.cpu.program import Phase, Program, bits_of
+from pullback.cpu.program import Program, bits_of
 from pullback.ops.segment import cpu_extremum as extremum
-from pullback.ops.segment import cpu_positions as positions
+from pullback.ops.segment import cpu_gather as gather
 from pullback.ops.segment import cpu_product as product
-from pullback.ops.segment import cpu_spread as spread
 from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.contract import NEUTRAL, Traits
 from pullback.ops.segment.cpu_grouping import (
-    Values,
-    block_phase,
     border_phases,
     check_phases,
-    clear_phase,
     gather_phase,
     group_tables,
     id_tables,
     last_id,
     lay_out_groups,
     past_caches,
+    reduced,
     skipped_phase,
     sort_phases,
+    spread_out,
     streaming_of,
-    strip_phase,
     walk_phase,
 )
 from pullback.ops.segment.loops import all_axes, column_loops, row_loops
-from pullback.tensor.layout import AxisLoops
-from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef
 
 # --- plans --------------------------------------------------------------------------------------
 
-PARTS = {
-    "sum": sums.PARTS,
-    "mean": sums.PARTS,
-    "max": extremum.PARTS,
-    "min": extremum.PARTS,
-    "prod": product.PARTS,
-}
-FORWARDS = {
-    "sum": (sums.sum_segments, sums.combine_sums),
-    "mean": (sums.sum_segments, sums.combine_sums),
-    "max": (extremum.extrema, extremum.combine_extrema),
-    "min": (extremum.extrema, extremum.combine_extrema),
-    "prod": (product.products, product.combine_products),
-}
-_EXTREMUM_BACKWARD = (
-    extremum.extremum_gradients,
-    extremum.combine_holders,
-    extremum.hand_out_long,
-)
-BACKWARDS = {
-    "max": _EXTREMUM_BACKWARD,
-    "min": _EXTREMUM_BACKWARD,
-    "prod": (product.product_gradients, product.combine_others, product.hand_out_products),
+# What a block of a long segment leaves, forward and backward; the kernels.
+_SUM = sums.PARTS, sums.PARTS, sums.SUMS, ()
+_EXTREMUM = extremum.PARTS, extremum.PARTS, extremum.EXTREMA, extremum.GRADIENTS
+_PRODUCT = product.PARTS, product.PARTS_BACKWARD, product.PRODUCTS, product.GRADIENTS
+_KERNELS: dict[str, Any] = {
+    "sum": _SUM,
+    "mean": _SUM,
+    "max": _EXTREMUM,
+    "min": _EXTREMUM,
+    "prod": _PRODUCT,
 }
 TIES = {
     TieRule.FIRST: extremum.FIRST_HOLDER,
@@ -79,85 +61,72 @@ TIES = {
 }
 
 
-def _tables(traits: Traits, desc: Any) -> tuple[at.Room, Values]:
-    parts = PARTS[traits.reduction]
-    if traits.backward and traits.reduction == "prod":
-        parts = product.PARTS_BACKWARD
-    return group_tables(desc, parts, traits.ascending)
-
-
 def workspace(traits: Traits, desc: Any) -> int:
-    return _tables(traits, desc)[0].bytes
+    parts = _KERNELS[traits.reduction][traits.backward]
+    return group_tables(desc, parts, traits.ascending)[0].bytes
 
 
-def _layout(traits: Traits, desc: Any, *views: Any) -> Program:
-    source, ids, target, order, offsets, *saved = views
-    per_row, per_segment = (target, source) if traits.backward else (source, target)
-    _, values = _tables(traits, desc)
-    phases, rows = lay_out_groups(values, desc, ids, order, offsets, per_row)
-    tensors = [view for view in (source, target, *saved) if view is not None]
-    has_positions = not traits.backward and len(tensors) > 2
-    columns = column_loops(tensors)
-    nbytes = desc.element.itemsize * desc.embedding_dim
-    values |= {
-        at.SEGMENT_ROW: per_segment.strides[0],
-        at.SAVED_ROW: tensors[-1].strides[0],
+def _forward(traits: Traits, desc: Any, *views: Any) -> Program:
+    parts, _, kernels, _ = _KERNELS[traits.reduction]
+    words = {
         at.DIVIDE: int(traits.reduction == "mean"),
-        at.STREAMING: _alignment(traits, values, nbytes, target.extents[0]),
+        at.SIGN: bits_of(-1.0 if traits.reduction == "min" else 1.0),
+    }
+    if len(views) > 5 and (positions := views[5]) is not None:
+        # Of all holders the first is reported. The value is always that of the first.
+        last = desc.ties is TieRule.LAST
+        kernels = (*kernels, *extremum.HELD) if last else extremum.HELD
+        words |= {
+            at.TIES: TIES[TieRule.LAST if last else TieRule.FIRST],
+            at.WINNERS_AT: at.IN_SLOT,
+            at.WINNERS_SLOT: at.SAVED,
+            at.WINNERS_ROW: positions.strides[0],
+        }
+    empty = NEUTRAL[traits.reduction] if desc.empty is None else desc.empty
+    return reduced(desc, parts, traits.ascending, kernels, empty, views, words)
+
+
+def _backward(traits: Traits, desc: Any, *views: Any) -> Program:
+    _, parts, _, kernels = _KERNELS[traits.reduction]
+    words = {
         at.SIGN: bits_of(-1.0 if traits.reduction == "min" else 1.0),
         at.TIES: TIES[getattr(desc, "ties", TieRule.FIRST)],
-        at.WINNERS_ROW: tensors[-1].strides[0],
     }
-    if has_positions and desc.ties is TieRule.SPLIT:
-        values[at.TIES] = extremum.FIRST_HOLDER
-    if not traits.backward:
-        empty = NEUTRAL[traits.reduction] if desc.empty is None else desc.empty
-        with np.errstate(over="ignore"):
-            values[at.EMPTY] = bits_of(float(round_to(empty, desc.element.dtype)))
-    if values[at.COLUMNS] and traits.backward and traits.reduction == "sum" and not desc.borders:
+    return spread_out(desc, parts, traits.ascending, kernels, 0.0, views, words)
+
+
+def _shared(traits: Traits, desc: Any, *views: Any) -> Program:
+    """Gradients of sums and means: to each row that of its segment, or a share of it."""
+    source, ids, target, order, offsets, _ = views
+    _, values = group_tables(desc, sums.PARTS, traits.ascending)
+    phases, rows = lay_out_groups(values, desc, ids, order, offsets, target)
+    columns = column_loops([source, target])
+    nbytes = desc.element.itemsize * desc.embedding_dim
+    by_id = traits.reduction == "sum" and not desc.borders
+    values |= {
+        at.SEGMENT_ROW: source.strides[0],
+        at.DIVIDE: int(traits.reduction == "mean"),
+        at.STREAMING: streaming_of(values, nbytes, desc.num_inputs),
+    }
+    if traits.reduction == "sum":
+        values[at.STREAMING] = at.IN_ORDER if past_caches(nbytes, desc.num_inputs) else 0
+    if desc.embedding_dim and by_id:
         # A row finds its segment by its id alone: nothing is sorted.
         checks = () if offsets is not None else check_phases(values)
         phases = (*checks, gather_phase(values, columns, nbytes))
-    elif values[at.COLUMNS]:
-        phases += _phases(traits, values, columns, nbytes)
-    if values[at.COLUMNS] and has_positions:
-        phases += (
-            walk_phase(positions.positions_of, values, nbytes),
-            strip_phase(extremum.combine_holders, values, columns.extent),
-            strip_phase(positions.positions_of_long, values, columns.extent),
-        )
-    words = at.layout_words(len(views), (values, rows, columns))
-    return Program(phases, words, ids.element)
+    elif desc.embedding_dim:
+        phases += (skipped_phase(values), walk_phase(gather.share_segments, values, nbytes))
+    return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
-def _alignment(traits: Traits, values: Values, row_bytes: int, rows: int) -> int:
-    if traits.backward and traits.reduction != "sum":
-        return streaming_of(values, row_bytes, rows)
-    return at.IN_ORDER if past_caches(row_bytes, rows) else 0
-
-
-def _phases(traits: Traits, values: Values, columns: AxisLoops, nbytes: int) -> tuple[Phase, ...]:
-    """What follows once the rows of each segment are known."""
+def _program(traits: Traits) -> Callable[..., Program]:
     if not traits.backward:
-        walk, combine = FORWARDS[traits.reduction]
-        return (
-            clear_phase(values),
-            walk_phase(walk, values, nbytes),
-            strip_phase(combine, values, columns.extent),
-        )
-    if traits.reduction in ("sum", "mean"):
-        return skipped_phase(values), walk_phase(spread.share_segments, values, nbytes)
-    walk, combine, hand_out = BACKWARDS[traits.reduction]
-    return (
-        skipped_phase(values),
-        clear_phase(values),
-        walk_phase(walk, values, 2 * nbytes),
-        strip_phase(combine, values, columns.extent),
-        block_phase(hand_out, values),
-    )
+        return _forward
+    return _shared if traits.reduction in ("sum", "mean") else _backward
 
 
-globals().update({kind.value: partial(_layout, Traits.of(kind)) for kind in SegmentKind})
+for _kind in SegmentKind:
+    globals()[_kind.value] = partial(_program(Traits.of(_kind)), Traits.of(_kind))
 
 
 # --- preparing an index -------------------------------------------------------------------------

@@ -3,21 +3,25 @@ where their tables live."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from pullback.contract.element import ElementKind
 from pullback.contract.kinds import IndexPolicy
 from pullback.cpu.kernel import Kernel
-from pullback.cpu.program import Phase, grain_for, streams
+from pullback.cpu.program import Phase, Program, bits_of, grain_for, streams
 from pullback.ops.segment import cpu_borders as borders_of
 from pullback.ops.segment import cpu_gather as gather
 from pullback.ops.segment import cpu_index as index
-from pullback.ops.segment import cpu_spread as spread
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.cpu_walk import NARROW
-from pullback.ops.segment.loops import all_axes, first_axis, row_loops
+from pullback.ops.segment.loops import all_axes, column_loops, first_axis, row_loops
 from pullback.tensor.layout import AxisLoops, Loops
+from pullback.tensor.rounding import round_to
 from pullback.tensor.view import TensorRef
 
 Values = dict[int, int]
@@ -99,6 +103,29 @@ def check_phases(values: Values) -> tuple[Phase, ...]:
     )
 
 
+def turn_phase() -> Phase:
+    """From here on kernels read the next set of words."""
+    return Phase(index.turn, 1, 1, **_ANY, **_NONE)
+
+
+def with_index(phases: Iterable[Phase], index: ElementKind) -> tuple[Phase, ...]:
+    """The same phases for ids of another type than the program's."""
+    return tuple(replace(phase, index=phase.index or index) for phase in phases)
+
+
+def fill_phase(values: Values) -> Phase:
+    """The bag of each position, from borders."""
+    return Phase(borders_of.fill_bags, values[at.BAGS] + 1, grain_for(400), **_ANY)
+
+
+def take_phases(values: Values, index: ElementKind) -> tuple[Phase, ...]:
+    """Borders that are given."""
+    return (
+        Phase(borders_of.take_borders, values[at.BORDER_CHUNKS], 1, **_ANY, index=index),
+        Phase(borders_of.judge_borders, 1, 1, **_ANY, **_NONE),
+    )
+
+
 def border_phases(values: Values) -> tuple[Phase, ...]:
     return (Phase(index.find_borders, values[at.ROWS] + 1, 1 << 15, **_ANY),)
 
@@ -140,23 +167,32 @@ def gather_phase(values: Values, columns: AxisLoops, row_bytes: int) -> Phase:
     return Phase(kernel, count, piece(count, 2 * row_bytes, LEAST_COPIED))
 
 
-def walk_phase(kernel: Kernel, values: Values, row_bytes: int) -> Phase:
+def walk_phase(
+    kernel: Kernel, values: Values, row_bytes: int, index: ElementKind = ElementKind.I64
+) -> Phase:
     places = values[at.ROWS] + values[at.SEGMENTS]
-    return Phase(kernel, places, piece(places, row_bytes), **_NONE)
+    return Phase(kernel, places, piece(places, row_bytes), index=index)
 
 
-def strip_phase(kernel: Kernel, values: Values, inner: int) -> Phase:
+def strip_phase(
+    kernel: Kernel, values: Values, inner: int, index: ElementKind = ElementKind.I64
+) -> Phase:
     """Over strips of all blocks of long segments: most have nothing to do."""
     strips = values[at.COLUMNS] // inner * -(-inner // NARROW)
     slots = at.long_slots(values[at.ROWS])
-    return Phase(kernel, slots * strips, min(slots, 256), **_NONE)
-
-
-def block_phase(kernel: Kernel, values: Values) -> Phase:
-    return Phase(kernel, at.long_slots(values[at.ROWS]), 1, **_NONE)
+    return Phase(kernel, slots * strips, min(slots, 256), index=index)
 
 
 # --- grouped rows --------------------------------------------------------------------------------
+
+
+def value_rows(ids: TensorRef, *others: TensorRef | None) -> Loops:
+    """The loops over ids, and over tensors with a value for each."""
+    return row_loops(all_axes(ids), *(all_axes(ids if view is None else view) for view in others))
+
+
+def step_of(view: TensorRef | None, axis: int = 0) -> int:
+    return 0 if view is None else view.strides[axis]
 
 
 def position_row(loops: Loops, tensor: int = 1) -> int:
@@ -176,8 +212,9 @@ def group_tables(desc: Any, parts: int, ascending: bool) -> tuple[at.Room, Value
     if desc.borders:
         chunks = -(-(extent + 1) // borders_of.BORDER_CHUNK)
         findings = room.take(chunks)
-        values |= {at.OFFSETS_COUNT: extent + 1, at.BAG_CHUNKS: chunks}
-        values[at.BAG_FINDINGS_AT] = findings
+        values |= {at.OFFSETS_COUNT: extent + 1, at.BORDER_CHUNKS: chunks, at.BAGS: extent}
+        values |= {at.BORDERS_AT: values[at.OFFSETS_AT], at.BORDERS_SLOT: at.IDS, at.COVERING: 1}
+        values[at.BORDER_FINDINGS_AT] = findings
     return room, values
 
 
@@ -195,16 +232,44 @@ def lay_out_groups(
         return (), rows
     if desc.borders:
         values[at.OFFSETS_STEP] = ids.strides[0]
-        take = Phase(borders_of.take_borders, values[at.BAG_CHUNKS], 1, **_ANY)
-        return (take, Phase(borders_of.judge_borders, 1, 1, **_ANY, **_NONE)), rows
+        return take_phases(values, ids.element), rows
     if values[at.ASCENDING]:
         return (*check_phases(values), *border_phases(values)), rows
     return sort_phases(values), rows
 
 
+def reduce_phases(
+    kernels: tuple[Kernel, ...],
+    values: Values,
+    row_bytes: int,
+    inner: int,
+    index: ElementKind = ElementKind.I64,
+) -> tuple[Phase, ...]:
+    """Segments whole or block by block, then what the blocks of long ones left. `index`: of the ids
+    that say where rows are, if they do."""
+    walk, combine = kernels
+    return (
+        clear_phase(values),
+        walk_phase(walk, values, row_bytes, index),
+        strip_phase(combine, values, inner, index),
+    )
+
+
+def spread_phases(
+    kernels: tuple[Kernel, ...], values: Values, row_bytes: int, inner: int
+) -> tuple[Phase, ...]:
+    """The same, and then the rows of long segments. Rows of none hold what word EMPTY says."""
+    walk, combine, hand_out = kernels
+    return (
+        skipped_phase(values),
+        *reduce_phases((walk, combine), values, 2 * row_bytes, inner),
+        Phase(hand_out, at.long_slots(values[at.ROWS]), 1, **_NONE),
+    )
+
+
 def skipped_phase(values: Values) -> Phase:
     """Rows in no segment receive what word EMPTY holds."""
-    return Phase(spread.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
+    return Phase(gather.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
 
 
 def streaming_of(values: Values, row_bytes: int, rows: int) -> int:
@@ -212,3 +277,64 @@ def streaming_of(values: Values, row_bytes: int, rows: int) -> int:
     if values[at.ORDER_AT] != at.NOWHERE:
         return at.AT_RANDOM if streams(row_bytes * rows) else 0
     return at.IN_ORDER if past_caches(row_bytes, rows) else 0
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def word_of(value: float, desc: Any) -> int:
+    """A float, rounded to the element, as a word."""
+    with np.errstate(over="ignore"):
+        return bits_of(float(round_to(value, desc.element.dtype)))
+
+
+def reduced(
+    desc: Any,
+    parts: int,
+    ascending: bool,
+    kernels: tuple[Kernel, ...],
+    empty: float,
+    views: Any,
+    words: Values,
+) -> Program:
+    """A row for each segment: `empty` without rows. Views end with the output that says which rows
+    those are, if it is wanted."""
+    source, ids, target, order, offsets, *others = views
+    _, values = group_tables(desc, parts, ascending)
+    phases, rows = lay_out_groups(values, desc, ids, order, offsets, source)
+    columns = column_loops([source, target, *(view for view in others if view is not None)])
+    nbytes = desc.element.itemsize * desc.embedding_dim
+    values |= {at.SEGMENT_ROW: target.strides[0], at.EMPTY: word_of(empty, desc), **words}
+    values[at.STREAMING] = at.IN_ORDER if past_caches(nbytes, desc.num_segments) else 0
+    for first in range(0, len(kernels) if desc.embedding_dim else 0, 2):
+        pair = kernels[first : first + 2]
+        phases += reduce_phases(pair, values, nbytes, columns.extent)
+    return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
+
+
+def spread_out(
+    desc: Any,
+    parts: int,
+    ascending: bool,
+    kernels: tuple[Kernel, ...],
+    skipped: float,
+    views: Any,
+    words: Values,
+) -> Program:
+    """A row for each row, `skipped` in no segment. The sixth view, if there is one, is read too."""
+    source, ids, target, order, offsets, *_ = views
+    saved = views[5] if len(views) > 5 else source
+    _, values = group_tables(desc, parts, ascending)
+    phases, rows = lay_out_groups(values, desc, ids, order, offsets, target)
+    columns = column_loops([source, target, saved])
+    nbytes = desc.element.itemsize * desc.embedding_dim
+    values |= {
+        at.SEGMENT_ROW: source.strides[0],
+        at.SAVED_ROW: saved.strides[0],
+        at.EMPTY: bits_of(skipped),
+        at.STREAMING: streaming_of(values, nbytes, desc.num_inputs),
+        **words,
+    }
+    if desc.embedding_dim:
+        phases += spread_phases(kernels, values, nbytes, columns.extent)
+    return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from pullback.cpu.kernel import index_pointer, kernel, set_word, word, words
-from pullback.cpu.memory import as_i64_pointer, get, on_stack, read_wide
+from pullback.cpu.memory import advance, as_i64_pointer, get, on_stack, read_wide
 from pullback.cpu.program import DETAIL, STATUS
 from pullback.cpu.vector import any_lane
 from pullback.ops.segment import cpu_words as at
@@ -105,23 +105,36 @@ def check_ids(task, lo, hi):
 
 
 @register_jitable
+def first_found(found, step, chunks, none):
+    """The first of the findings of all chunks that is less than `none`, or `none`."""
+    for c in range(chunks):
+        if found[c * step] < none:
+            return found[c * step]
+    return none
+
+
+@register_jitable
+def fail(task, status, n, value):
+    """End the program: what is wrong is number n, and its value."""
+    set_word(task, DETAIL, n)
+    set_word(task, DETAIL + 1, value)
+    set_word(task, STATUS, status)
+
+
+@register_jitable
 def report(task, kind, status):
     """Raise the first finding of a kind, if there is one."""
-    found = findings(task)
-    for c in range(word(task, at.CHUNKS)):
-        n = found[2 * c + kind]
-        if n < word(task, at.ROWS):
-            set_word(task, DETAIL, n)
-            set_word(task, DETAIL + 1, id_at(task, index_pointer(task, at.IDS), n))
-            set_word(task, STATUS, status)
-            return True
+    n = first_found(advance(findings(task), kind), 2, word(task, at.CHUNKS), word(task, at.ROWS))
+    if n < word(task, at.ROWS):
+        fail(task, status, n, id_at(task, index_pointer(task, at.IDS), n))
+        return True
     return False
 
 
 @kernel
 def judge(task, lo, hi):
     """One item. Range comes before order."""
-    if not report(task, 0, at.OUT_OF_RANGE):
+    if not report(task, 0, at.OUT_OF_RANGE + word(task, at.RANGE_STATUS)):
         report(task, 1, at.NOT_ASCENDING)
 
 
@@ -164,6 +177,15 @@ def find_borders(task, lo, hi):
                 offsets[s] = places[k]
             before = after
         n = end
+
+
+@kernel
+def turn(task, lo, hi):
+    """To the next set of words, and to the ids it is about. One item."""
+    other = word(task, at.OTHER_WORDS)
+    for k in range(at.FIRST, at.LOOPS):
+        set_word(task, k, word(task, other + k - at.FIRST))
+    set_word(task, at.IDS, word(task, word(task, at.IDS_SLOT)))
 
 
 @kernel
@@ -218,7 +240,7 @@ def count_ids(task, lo, hi):
 @kernel
 def place_chunks(task, lo, hi):
     """Counts become places: buckets in order, and in each bucket chunks in order. One item."""
-    if report(task, 0, at.OUT_OF_RANGE):
+    if report(task, 0, at.OUT_OF_RANGE + word(task, at.RANGE_STATUS)):
         return
     counts, buckets = ints(task, at.HISTOGRAM_AT), word(task, at.BUCKETS)
     chunks = word(task, at.CHUNKS)

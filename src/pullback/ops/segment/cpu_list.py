@@ -79,7 +79,7 @@ def list_mapped(task, block, places, scales):
     ids, step, stride = index_pointer(task, at.IDS), single_step(task), word(task, at.POSITION_ROW)
     order, bag_of = order_of(task), ints(task, at.BAG_OF_AT)
     by_bag, scaling, kept = word(task, at.MAPPING) == at.BY_BAG, word(task, at.SCALING), 0
-    indirect = by_bag and has_order(task)
+    indirect = has_order(task)
     past, padding = word(task, at.VOCABULARY), word(task, at.PADDING_ROW)
     if by_bag:
         past, padding = word(task, at.BAGS), -1
@@ -130,17 +130,16 @@ def scale_of(task, scaling, row, n, number):
 
 
 @inlined
-def fetch_listed(source, places, j, base, n):
+def fetch_listed(source, places, j, view):
     """Ask for a strip of a row that is soon needed."""
-    fetch_strip(source, places[j + at.FAR] + base, n)
+    fetch_strip(source, places[j + at.FAR] + view[0], view[3])
 
 
-@inlined
-def over_listed(task, columns, wide, strip, state, block):
-    """All strips of a block. The state begins with the source and the lists; a strip is given how
-    many rows are listed as the last of the block."""
-    (places, scales), slot = state[1], block[5]
-    kept, mapping = max(block[3] - block[2], 0), word(task, at.MAPPING)
+@register_jitable
+def list_block(task, block, lists):
+    """List the rows of a block as the plan says; gives how many are kept."""
+    (places, scales), slot, mapping = lists, block[5], word(task, at.MAPPING)
+    kept = max(block[3] - block[2], 0)
     if kept > 0:
         if mapping == at.BY_POSITION:
             list_rows(task, at.POSITION_ROW, block, places)
@@ -150,12 +149,20 @@ def over_listed(task, columns, wide, strip, state, block):
             kept = list_mapped(task, block, places, scales)
     if slot >= 0:
         ints(task, at.KEPT_AT)[slot] = kept
+    return kept
+
+
+@inlined
+def over_listed(task, columns, wide, strip, state, block):
+    """All strips of a block. The state begins with the source and the lists; a strip is given how
+    many rows are listed as the last of the block."""
+    kept = list_block(task, block, state[1])
     over_columns(task, columns, wide, strip, state, (*block, kept))
 
 
 @inlined
 def over_positions(task, columns, wide, strip, state, block):
-    """All strips of a block whose rows lie at their positions: the state begins with their list."""
+    """All strips of a block whose rows lie at their positions."""
     if block[2] < block[3]:
-        list_rows(task, at.POSITION_ROW, block, state[0])
-    over_columns(task, columns, wide, strip, state, block)
+        list_rows(task, at.POSITION_ROW, block, state[1][0])
+    over_columns(task, columns, wide, strip, state, (*block, max(block[3] - block[2], 0)))

@@ -23,9 +23,10 @@ from pullback.cpu.memory import (
 )
 from pullback.cpu.tiles import stack
 from pullback.cpu.vector import any_lane, is_nan, like, select
+from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.cpu_strip import load
 from pullback.ops.segment.cpu_walk import NARROW, SLIM
-from pullback.ops.segment.cpu_words import ROWS, has_order
+from pullback.ops.segment.cpu_words import has_order
 
 ROOM = NARROW + SLIM
 ahead = elements_in(1 << 13)  # from a request for memory to its use
@@ -37,13 +38,15 @@ def are_packed(task, columns, row_at, tensor):
     after the other."""
     _, inner, outers, steps, _ = columns
     touching = outers == 1 and steps[tensor] == 1 and word(task, row_at) == inner
-    return touching and 0 < inner <= SLIM and not has_order(task)
+    listed = has_order(task) or word(task, at.MAPPING) != at.BY_POSITION
+    return touching and 0 < inner <= SLIM and not listed
 
 
 @inlined
-def lineup(p, columns, packed):
-    """How many rows make a vector, none if they are not packed; to which each lane belongs."""
-    numbers, count = stack(scalar(p, 0.0), NARROW), max(columns[1], 1)
+def lineup(numbers, columns, packed):
+    """How many rows make a vector, none if they are not packed; to which each lane belongs, for
+    which there is room at `numbers`."""
+    count = max(columns[1], 1)
     for k in range(NARROW):
         numbers[k] = float(k // count)
     return NARROW // count if packed else 0, numbers
@@ -62,7 +65,7 @@ def packed_holder(task, saved, block, turn, count, sign, line):
     short as need be."""
     (group, numbers), rows, begin = line, block[3] - block[2], block[2] * count
     j, way = (max(rows - group, 0), -1) if turn else (0, 1)
-    number, past = get(numbers, 0, 1, NARROW), word(task, ROWS) * count
+    number, past = get(numbers, 0, 1, NARROW), word(task, at.ROWS) * count
     best = _vector(saved, begin + j * count, past, sign)
     mark, left, nans = number + like(number, j), rows - group, is_nan(best)
     while left > 0:
@@ -79,7 +82,7 @@ def packed_holder(task, saved, block, turn, count, sign, line):
 
 @inlined
 def _vector(p, i, past, sign):
-    v = load(p, i, 1, past - i, NARROW)
+    v = load(p, i, (0, 1, past - i, NARROW))
     return v * like(v, sign)
 
 

@@ -15,6 +15,7 @@ from pullback.ops.segment.cpu_list import list_rows
 from pullback.ops.segment.cpu_strip import (
     MANY_LOOPS,
     fetch_strip,
+    in_target,
     lanes,
     load,
     stream_line,
@@ -55,10 +56,10 @@ def with_sheet(state, sheet, limit):
 
 
 @inlined
-def write_row(sheet, j, base, count, n, v):
+def write_row(sheet, j, cols, v):
     """A strip of row j of the block."""
-    p, apart, limit = sheet
-    here = j * apart + base[1]
+    (p, apart, limit), (base, _, count, n) = sheet, in_target(cols)
+    here = j * apart + base
     if count >= n or here + n <= limit:
         put(p, here, 1, v, False)
     else:
@@ -83,7 +84,7 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
             known = with_sheet(state, sheet, NOWHERE)
             while unit and c + wide <= past:
                 base = (i + c, left + c, k + c)
-                wrote = strip(task, known, block, base, (1, 1, 1), column + c, wide, wide)
+                wrote = strip(task, known, block, (base, (1, 1, 1), column + c, wide, wide))
                 c += wide
             while c < past:
                 base = (i + c * steps[0], left + c, k + c * steps[2])
@@ -91,9 +92,10 @@ def _over_panels(task, columns, wide, strip, state, block, forwards):
                 limit = limit_of(columns, sheet[1], block, c - begin, panel, straight, forwards)
                 known = with_sheet(state, sheet, limit)
                 if count <= SLIM:
-                    wrote = strip(task, known, block, base, along, column + c, count, SLIM)
+                    wrote = strip(task, known, block, (base, along, column + c, count, SLIM))
                 else:
-                    wrote = strip(task, known, block, base, along, column + c, count, NARROW)
+                    cols = (base, along, column + c, count, NARROW)
+                    wrote = strip(task, known, block, cols)
                 c += NARROW
             if wrote and not straight:
                 pour(task, target, places, rows, j + begin * steps[1], steps[1], tile, past - begin)
@@ -149,7 +151,7 @@ def pour_row(target, where, along, tile, here, count, streaming):
         c += wide
     while c < count:
         left, there = min(count - c, NARROW), where + c * along
-        v = load(tile, here + c, 1, left, NARROW)
+        v = load(tile, here + c, (0, 1, left, NARROW))
         if left == NARROW:
             put(target, there, along, v, streaming and is_aligned(target, there, at.IN_ORDER))
         else:

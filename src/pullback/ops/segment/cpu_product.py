@@ -6,21 +6,12 @@ other blocks onto the gradient they start from. No row is ever divided by.
 """
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import (
-    as_f64_pointer,
-    as_i64_pointer,
-    filled,
-    filled_wide,
-    get,
-    get_first,
-    on_stack,
-    put,
-    put_first,
-)
+from pullback.cpu.kernel import word
+from pullback.cpu.memory import as_f64_pointer, filled, get, get_first, on_stack, put
 from pullback.cpu.vector import any_lane, splat, to_f64
 from pullback.ops.segment import cpu_words as at
-from pullback.ops.segment.cpu_list import fetch_listed, over_positions
+from pullback.ops.segment.cpu_engine import get_parts, put_parts, reduction, spread, write_segment
+from pullback.ops.segment.cpu_list import fetch_listed
 from pullback.ops.segment.cpu_panel import over_saved_panels_back, write_row
 from pullback.ops.segment.cpu_scaled import (
     SEEN,
@@ -41,19 +32,14 @@ from pullback.ops.segment.cpu_scaled import (
 from pullback.ops.segment.cpu_strip import (
     as_wide,
     fetch_strip,
+    in_saved,
+    in_source,
     load,
     others_lanes,
     product_lanes,
-    store,
-    tile_elements,
 )
-from pullback.ops.segment.cpu_walk import (
-    NARROW,
-    over_long_blocks,
-    over_long_segments,
-    over_segments,
-)
-from pullback.ops.segment.cpu_words import BLOCK, LISTED, floats
+from pullback.ops.segment.cpu_walk import NARROW
+from pullback.ops.segment.cpu_words import BLOCK, floats
 
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
@@ -62,48 +48,27 @@ STACK = BLOCK * 64  # for a product before each row of a block: 2 parts of 32 la
 
 
 @inlined
-def get_product(task, part, column, count, n):
-    """The product in three parts; 1 in the lanes beyond count."""
+def fetch_products(task, part, cols):
+    """Ask for products that are soon needed: blocks lie too far apart for the machine to guess."""
     p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
-    m, c, e = one(n)
-    here = part * columns + column
-    return (
-        get_first(p, here, 1, count, m),
-        get_first(p, here + columns, 1, count, c),
-        get_first(p, here + 2 * columns, 1, count, e),
-    )
+    for k in range(PARTS_BACKWARD):
+        fetch_strip(p, (part + k) * columns + cols[2], NARROW)
 
 
 @inlined
-def fetch_product(task, part, column):
-    """Ask for a product that is soon needed: blocks lie too far apart for the machine to guess."""
-    p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
-    for k in range(PARTS):
-        fetch_strip(p, (part + k) * columns + column, NARROW)
-
-
-@inlined
-def put_product(task, part, column, count, product):
-    p, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
-    here = part * columns + column
-    put_first(p, here, 1, count, product[0])
-    put_first(p, here + columns, 1, count, product[1])
-    put_first(p, here + 2 * columns, 1, count, product[2])
-
-
-@inlined
-def row(p, i, along, count, n):
-    """One row; 1 in the lanes beyond count."""
+def row(p, i, view):
+    """One row; 1 in the lanes it has not."""
+    base, along, count, n = view
     if count >= n:
-        return to_f64(get(p, i, along, n))
-    return to_f64(get_first(p, i, along, count, filled(p, 1.0, n)))
+        return to_f64(get(p, i + base, along, n))
+    return to_f64(get_first(p, i + base, along, count, filled(p, 1.0, n)))
 
 
 @inlined
-def by_row(p, product, i, along, count, n):
+def by_row(p, product, i, view):
     """A product times one row, not normalised."""
-    v, k = factor(p, row(p, i, along, count, n))
-    return times(p, product, (v, splat(-0.0, n), k))
+    v, k = factor(p, row(p, i, view))
+    return times(p, product, (v, splat(-0.0, view[3]), k))
 
 
 @inlined
@@ -115,45 +80,42 @@ def now_and_then(p, product, j):
 
 
 @inlined
-def multiply_rows(p, places, rows, base, along, count, n):
+def multiply_rows(p, places, rows, view):
     """The product of the rows of a block in one strip, some of them at a time: in plain f64, unless
     that comes near the ends of its range. Normalising changes no bit but the exponent. Beside it,
     whether all was plain: then the float is the product."""
-    product, plain = one(n), steps_between(p) > 0
+    product, plain = one(view[3]), steps_between(p) > 0
     for first in range(0, rows, AT_A_TIME):
         past = min(first + AT_A_TIME, rows)
         m, c, e = product
-        m, in_range = plain_rows(p, places, first, past, m, base, along, count, n)
+        m, in_range = plain_rows(p, places, first, past, m, view)
         if steps_between(p) > 0 and in_range:
             product = (m, c, e)
         else:
-            product, plain = (
-                scaled_rows(p, places, first, past, product, base, along, count, n),
-                False,
-            )
+            product, plain = scaled_rows(p, places, first, past, product, view), False
     return product, plain
 
 
 @inlined
-def plain_rows(p, places, first, past, m, base, along, count, n):
+def plain_rows(p, places, first, past, m, view):
     """A float times some rows, and whether it was in range after every few of them."""
     low, high, j = splat(-1, SEEN), splat(0, SEEN), first
     while j < past:
         stop = min(j + steps_between(p) + 1, past)
         while j < stop:
-            fetch_listed(p, places, j, base, n)
-            m = m * row(p, places[j] + base, along, count, n)
+            fetch_listed(p, places, j, view)
+            m = m * row(p, places[j], view)
             j += 1
         low, high = lowest(m, low), highest(m, high)
     return m, within_range(low, high)
 
 
 @inlined
-def scaled_rows(p, places, first, past, product, base, along, count, n):
+def scaled_rows(p, places, first, past, product, view):
     """A product times some rows, normalised."""
     for j in range(first, past):
-        fetch_listed(p, places, j, base, n)
-        product = by_row(p, product, places[j] + base, along, count, n)
+        fetch_listed(p, places, j, view)
+        product = by_row(p, product, places[j], view)
         if j & steps_between(p) == steps_between(p) and any_lane(is_wild(p, product[0])):
             product = normalised(p, product)
     return normalised(p, product)
@@ -163,192 +125,155 @@ def scaled_rows(p, places, first, past, product, base, along, count, n):
 
 
 @inlined
-def product_strip(task, state, block, base, along, column, count, n):
-    places, source, target = state
-    s, _, start, end, size, slot, _ = block
-    where = s * word(task, at.SEGMENT_ROW) + base[1]
-    if size == 0:
-        empty = filled_wide(target, real(task, at.EMPTY), n)
-        store(task, target, where, along[1], count, n, empty)
-        return
-    product, plain = multiply_rows(source, places, end - start, base[0], along[0], count, n)
-    if slot >= 0:
-        put_product(task, PARTS * slot, column, count, normalised(source, product))
-    else:
-        y = product[0] if plain else valued(source, normalised(source, product))
-        store(task, target, where, along[1], count, n, as_wide(target, y))
-
-
-@kernel
-def products(task, lo, hi):
-    """Items are places of the walk over segments and their rows."""
-    source, target = pointer(task, at.SOURCE), pointer(task, at.TARGET)
-    state = (on_stack(as_i64_pointer(0), LISTED), source, target)
-    over_segments(task, lo, hi, product_lanes(source), product_strip, state, over_positions)
+def _total(task, state, block, cols):
+    return multiply_rows(state[0], state[1][0], block[7], in_source(cols))
 
 
 @inlined
-def combine_strip(task, target, block, base, along, column, count, n):
+def _write(task, state, block, cols, found):
+    (source, target), (product, plain) = (state[0], state[2]), found
+    y = product[0] if plain else valued(source, normalised(source, product))
+    write_segment(task, target, block[0], cols, as_wide(target, y))
+
+
+@inlined
+def _parts(p, found):
+    return normalised(p, found[0])
+
+
+@inlined
+def _join(task, target, block, cols):
     s, slot, blocks, _ = block
-    product = one(n)
+    product = one(cols[4])
     for k in range(slot, slot + blocks):
-        fetch_product(task, PARTS * (k + at.FAR), column)
-        other = get_product(task, PARTS * k, column, count, n)
+        other = get_parts(task, PARTS * k, cols)
         product = normalised(target, times(target, product, other))
-    y = as_wide(target, valued(target, product))
-    store(task, target, s * word(task, at.SEGMENT_ROW) + base[1], along[1], count, n, y)
+    write_segment(task, target, s, cols, as_wide(target, valued(target, product)))
 
 
-@kernel
-def combine_products(task, lo, hi):
-    """Long segments: the products of their blocks, in order."""
-    over_long_segments(task, lo, hi, combine_strip, pointer(task, at.TARGET))
-
+PRODUCTS = reduction(
+    __name__,
+    ("products", "combine_products"),
+    total=_total,
+    write=_write,
+    parts=_parts,
+    join=_join,
+    many=PARTS,
+    wide=product_lanes,
+)
 
 # --- backward -----------------------------------------------------------------------------------
 
 
 @inlined
-def to_rows(state, block, after, g, base, along, count, n):
-    """A gradient, as a float and as a product, times the product of the other rows to each row of
-    a block."""
+def _to_rows(task, state, block, cols, whole):
+    """The gradient times the product of all other rows, to each row of a block. `whole` is that
+    times the product of all other blocks, plainly and as a product."""
     memory = on_stack(as_f64_pointer(0), STACK)
-    rows = block[3] - block[2]
-    if steps_between(state[5]) == 0 or not plain_to_rows(
-        state, rows, memory, after, base, along, count, n
-    ):
-        scaled_to_rows(state, rows, memory, g, base, along, count, n)
+    if steps_between(state[5]) == 0 or not plain_to_rows(state, block, memory, whole[0], cols):
+        scaled_to_rows(state, block, memory, whole[1], cols)
 
 
 @inlined
-def plain_to_rows(state, rows, memory, after, base, along, count, n):
+def plain_to_rows(state, block, memory, after, cols):
     """In plain f64, unless a product of rows comes near the ends of its range: then False. As
     powers of two change no other bit, both ways agree.
 
     Every four rows the product of those before lies within 2^+-90, so it never leaves 2^+-537, and
     that of the rows after stays within 2^+-627: a gradient within 2^+-390 keeps it normal. One that
     is held there only leaves no trace, since the product of all others lies within 2^+-239."""
-    _, target, sheet, places, _, saved = state
+    target, sheet, places, saved = state[1], state[2], state[3], state[5]
+    view, n, rows = in_saved(cols), cols[4], block[3] - block[2]
     before, low, high, j = splat(1.0, n), splat(-1, SEEN), splat(0, SEEN), 0
     while j < rows:
         stop = min(j + steps_between(saved) + 1, rows)
         while j < stop:
-            fetch_listed(saved, places, j, base[2], n)
+            fetch_listed(saved, places, j, view)
             put(memory, j * n, 1, before, False)
-            before = before * row(saved, places[j] + base[2], along[2], count, n)
+            before = before * row(saved, places[j], view)
             j += 1
         low, high = lowest(before, low), highest(before, high)
     if not within_range(low, high):
         return False
     for i in range(rows):
         j = rows - 1 - i
-        y = after * get(memory, j * n, 1, n)
-        write_row(sheet, j, base, count, n, as_wide(target, y))
-        after = after * row(saved, places[j] + base[2], along[2], count, n)
+        write_row(sheet, j, cols, as_wide(target, after * get(memory, j * n, 1, n)))
+        after = after * row(saved, places[j], view)
     return True
 
 
 @inlined
-def scaled_to_rows(state, rows, memory, g, base, along, count, n):
-    _, target, sheet, places, _, saved = state
+def scaled_to_rows(state, block, memory, g, cols):
+    target, sheet, places, saved = state[1], state[2], state[3], state[5]
+    view, n, rows = in_saved(cols), cols[4], block[3] - block[2]
     before, after = one(n), normalised(saved, g)
     for j in range(rows):
         keep(saved, memory, j, before, n)
-        before = by_row(saved, before, places[j] + base[2], along[2], count, n)
-        before = now_and_then(saved, before, j)
+        before = now_and_then(saved, by_row(saved, before, places[j], view), j)
     for i in range(rows):
         j = rows - 1 - i
         y = valued(saved, times(saved, after, kept(saved, memory, j, n)))
-        write_row(sheet, j, base, count, n, as_wide(target, y))
-        after = by_row(saved, after, places[j] + base[2], along[2], count, n)
-        after = now_and_then(saved, after, i)
+        write_row(sheet, j, cols, as_wide(target, y))
+        after = now_and_then(saved, by_row(saved, after, places[j], view), i)
 
 
 @inlined
-def gradient_of(task, state, block, base, along, count, n):
+def gradient_of(task, state, block, cols):
     """The gradient of a segment, and the same as a product that is not normalised."""
     source = state[4]
-    v = to_f64(load(source, block[0] * word(task, at.SEGMENT_ROW) + base[0], along[0], count, n))
+    v = to_f64(load(source, block[0] * word(task, at.SEGMENT_ROW), in_source(cols)))
     g, k = factor(source, v)
-    return v, (g, splat(-0.0, n), k)
+    return v, (g, splat(-0.0, cols[4]), k)
 
 
 @inlined
-def gradient_strip(task, state, block, base, along, column, count, n):
-    """One strip of one block: the gradient to its rows, or the product of the block."""
-    _, _, _, places, _, saved = state
-    _, _, start, end, size, slot, _ = block
-    if size == 0:
-        return False
-    if slot < 0:
-        v, g = gradient_of(task, state, block, base, along, count, n)
-        to_rows(state, block, v, g, base, along, count, n)
-    else:
-        product, _ = multiply_rows(saved, places, end - start, base[2], along[2], count, n)
-        put_product(task, PARTS_BACKWARD * slot, column, count, normalised(saved, product))
-    return slot < 0
+def _total_backward(task, state, block, cols):
+    """Short segments have no other block; of long ones the product of the block."""
+    if block[5] < 0:
+        return gradient_of(task, state, block, cols)
+    product, _ = multiply_rows(state[5], state[3], block[3] - block[2], in_saved(cols))
+    return product[0], product
 
 
 @inlined
-def gradient_state(task, places, tile, saved_places):
-    target, source = pointer(task, at.TARGET), pointer(task, at.SOURCE)
-    saved = pointer(task, at.SAVED)
-    return places, target, tile, saved_places, source, saved
-
-
-@kernel
-def product_gradients(task, lo, hi):
-    """Short segments whole, long ones to the products of their blocks. Items are places of the
-    walk."""
-    target, places = pointer(task, at.TARGET), on_stack(as_i64_pointer(0), LISTED)
-    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
-    state = gradient_state(task, places, tile, saved_places)
-    over_segments(task, lo, hi, others_lanes(target), gradient_strip, state, over_saved_panels_back)
-
-
-@inlined
-def combine_others_strip(task, saved, block, base, along, column, count, n):
+def _join_others(task, saved, block, cols):
+    """For each block the product of all others, behind its own."""
     _, slot, blocks, _ = block
-    before = one(n)
+    before, after = one(cols[4]), one(cols[4])
     for k in range(slot, slot + blocks):
-        fetch_product(task, PARTS_BACKWARD * (k + at.FAR), column)
-        fetch_product(task, PARTS_BACKWARD * (k + at.FAR) + PARTS, column)
-        put_product(task, PARTS_BACKWARD * k + PARTS, column, count, before)
-        other = get_product(task, PARTS_BACKWARD * k, column, count, n)
-        before = normalised(saved, times(saved, before, other))
-    after = one(n)
+        part = PARTS_BACKWARD * k
+        fetch_products(task, part + PARTS_BACKWARD * at.FAR, cols)
+        put_parts(task, part + PARTS, cols, before)
+        before = normalised(saved, times(saved, before, get_parts(task, part, cols)))
     for k in range(slot + blocks - 1, slot - 1, -1):
-        fetch_product(task, PARTS_BACKWARD * (k - at.FAR), column)
-        fetch_product(task, PARTS_BACKWARD * (k - at.FAR) + PARTS, column)
-        before = get_product(task, PARTS_BACKWARD * k + PARTS, column, count, n)
+        part = PARTS_BACKWARD * k
+        fetch_products(task, part - PARTS_BACKWARD * at.FAR, cols)
+        before = get_parts(task, part + PARTS, cols)
         whole = normalised(saved, times(saved, before, after))
-        put_product(task, PARTS_BACKWARD * k + PARTS, column, count, whole)
-        other = get_product(task, PARTS_BACKWARD * k, column, count, n)
-        after = normalised(saved, times(saved, after, other))
-
-
-@kernel
-def combine_others(task, lo, hi):
-    """Long segments: for each block the product of all others."""
-    over_long_segments(task, lo, hi, combine_others_strip, pointer(task, at.SAVED))
+        put_parts(task, part + PARTS, cols, whole)
+        after = normalised(saved, times(saved, after, get_parts(task, part, cols)))
 
 
 @inlined
-def hand_out_strip(task, state, block, base, along, column, count, n):
-    saved, slot = state[5], block[5]
-    others = get_product(task, PARTS_BACKWARD * slot + PARTS, column, count, n)
-    _, g = gradient_of(task, state, block, base, along, count, n)
+def _again(task, state, block, cols):
+    saved = state[5]
+    others = get_parts(task, PARTS_BACKWARD * block[5] + PARTS, cols)
+    _, g = gradient_of(task, state, block, cols)
     g = normalised(saved, times(saved, normalised(saved, g), others))
-    to_rows(state, block, valued(saved, within_reach(g)), g, base, along, count, n)
-    return True
+    return valued(saved, within_reach(g)), g
 
 
-@kernel
-def hand_out_products(task, lo, hi):
-    """Long segments: the gradient to their rows. Items are block numbers."""
-    target, places = pointer(task, at.TARGET), on_stack(as_i64_pointer(0), LISTED)
-    tile, saved_places = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
-    state = gradient_state(task, places, tile, saved_places)
-    over_long_blocks(
-        task, lo, hi, others_lanes(target), hand_out_strip, state, over_saved_panels_back
-    )
+GRADIENTS = spread(
+    __name__,
+    ("product_gradients", "combine_others", "hand_out_products"),
+    total=_total_backward,
+    whole=inlined(lambda p, found: found),
+    write=_to_rows,
+    parts=inlined(lambda p, found: normalised(p, found[1])),
+    join=_join_others,
+    again=_again,
+    many=PARTS_BACKWARD,
+    wide=others_lanes,
+    over=over_saved_panels_back,
+    over_long=over_saved_panels_back,
+)

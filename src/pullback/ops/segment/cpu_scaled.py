@@ -9,11 +9,11 @@ nothing: it stands for an error or an exponent that is not there.
 
 from llvmlite import ir
 from numba import types
-from numba.extending import overload
 
 from pullback.cpu.elementary import scale_by_power
 from pullback.cpu.emit import I32, I64, Vec, constant, inlined, op, shuffle
 from pullback.cpu.memory import Pointer, get, put
+from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import (
     absolute,
     as_float,
@@ -62,37 +62,28 @@ def _exponent(m):
     return scale, select(ordinary, as_float(field | COUNTER) - like(m, BIAS), like(m, 0.0))
 
 
+@by_type
 def normalised(p, product):
     """The same product with its float in [1, 2), unless that is 0, infinite or NaN."""
-    raise NotImplementedError
 
+    def exact(p, product):
+        m, c, e = product
+        scale, moved = _exponent(m)
+        return m * scale, c * scale, e + moved
 
-def _rounded_normal(p, product):
-    m, c, e = product
-    scale, moved = _exponent(m)
-    return m * scale, c, e + moved
+    def rounded(p, product):
+        scale, moved = _exponent(product[0])
+        return product[0] * scale, product[1], product[2] + moved
+
+    return exact if p.dtype == types.float64 else rounded
 
 
 @inlined
-def _exact_normal(p, product):
-    m, c, e = product
-    scale, moved = _exponent(m)
-    return m * scale, c * scale, e + moved
-
-
 def is_wild(p, m):
     """Where a float should be normalised before it is multiplied by a few rows more; always where
     it is 0, infinite or NaN."""
-    raise NotImplementedError
-
-
-def _sometimes_wild(p, m):
     size = absolute(m)
     return (size < like(m, 2.0**-IN_RANGE)) | not_le(size, like(m, 2.0**IN_RANGE))
-
-
-def _always_wild(p, m):
-    return m == m
 
 
 def _outermost(better):
@@ -137,55 +128,49 @@ def within_range(low: Vec, high: Vec):
     return types.boolean(low, high), emit
 
 
+@by_type
 def factor(p, v):
     """A row as a float that may be multiplied, and the exponent taken from it."""
-    raise NotImplementedError
+
+    def moved(p, v):
+        small = absolute(v) < like(v, 1.0)
+        scale, moved = select(small, like(v, UP), like(v, DOWN)), like(v, FAR)
+        return v * scale, select(small, -moved, moved)
+
+    return moved if p.dtype == types.float64 else lambda p, v: (v, like(v, -0.0))
 
 
-def _plain_factor(p, v):
-    return v, like(v, -0.0)
-
-
-def _moved_factor(p, v):
-    small = absolute(v) < like(v, 1.0)
-    scale, moved = select(small, like(v, UP), like(v, DOWN)), like(v, FAR)
-    return v * scale, select(small, -moved, moved)
-
-
+@by_type
 def times(p, product, other):
     """One product times another, not normalised."""
-    raise NotImplementedError
+
+    def exact(p, product, other):
+        (m, c, e), (v, w, k) = product, other
+        whole = m * v
+        return whole, fma(c, v, fma(m, w, fma(m, v, -whole))), e + k
+
+    def rounded(p, product, other):
+        return product[0] * other[0], product[1], product[2] + other[2]
+
+    return exact if p.dtype == types.float64 else rounded
 
 
-def _rounded_times(p, product, other):
-    m, c, e = product
-    v, _, k = other
-    return m * v, c, e + k
-
-
-def _exact_times(p, product, other):
-    m, c, e = product
-    v, w, k = other
-    whole = m * v
-    return whole, fma(c, v, fma(m, w, fma(m, v, -whole))), e + k
-
-
+@by_type
 def valued(p, product):
     """A product as a float, rounded once."""
-    raise NotImplementedError
 
+    def exact(p, product):
+        # A product that became 0, infinite or NaN has no correction.
+        m, c, e = normalised(p, product)
+        return scale_by_power(select(absolute(c) > 0, m + c, m), e)
 
-def _clamped_value(p, product):
-    # What the clamp changes is far outside the range of the element.
-    m, _, e = product
-    e = minimum(like(e, LARGEST_POWER), maximum(like(e, -LARGEST_POWER), e))
-    return m * as_float(as_int(e + like(e, BIAS)) << 52)
+    def clamped(p, product):
+        # What the clamp changes is far outside the range of the element.
+        m, _, e = product
+        e = minimum(like(e, LARGEST_POWER), maximum(like(e, -LARGEST_POWER), e))
+        return m * as_float(as_int(e + like(e, BIAS)) << 52)
 
-
-def _exact_value(p, product):
-    # A product that became 0, infinite or NaN has no correction.
-    m, c, e = _exact_normal(p, product)
-    return scale_by_power(select(absolute(c) > 0, m + c, m), e)
+    return exact if p.dtype == types.float64 else clamped
 
 
 @inlined
@@ -195,46 +180,31 @@ def within_reach(product):
     return m, c, minimum(like(e, REACH), maximum(like(e, -REACH), e))
 
 
+@by_type
 def keep(p, memory, j, product, n):
     """Put a product down as number j."""
-    raise NotImplementedError
+
+    def exact(p, memory, j, product, n):
+        put(memory, 3 * j * n, 1, product[0], False)
+        put(memory, (3 * j + 1) * n, 1, product[1], False)
+        put(memory, (3 * j + 2) * n, 1, product[2], False)
+
+    def rounded(p, memory, j, product, n):
+        put(memory, 2 * j * n, 1, product[0], False)
+        put(memory, (2 * j + 1) * n, 1, product[2], False)
+
+    return exact if p.dtype == types.float64 else rounded
 
 
-def _rounded_keep(p, memory, j, product, n):
-    put(memory, 2 * j * n, 1, product[0], False)
-    put(memory, (2 * j + 1) * n, 1, product[2], False)
-
-
-def _exact_keep(p, memory, j, product, n):
-    put(memory, 3 * j * n, 1, product[0], False)
-    put(memory, (3 * j + 1) * n, 1, product[1], False)
-    put(memory, (3 * j + 2) * n, 1, product[2], False)
-
-
+@by_type
 def kept(p, memory, j, n):
     """Product number j again."""
-    raise NotImplementedError
 
+    def exact(p, memory, j, n):
+        k = 3 * j * n
+        return get(memory, k, 1, n), get(memory, k + n, 1, n), get(memory, k + 2 * n, 1, n)
 
-def _rounded_kept(p, memory, j, n):
-    return get(memory, 2 * j * n, 1, n), splat(-0.0, n), get(memory, (2 * j + 1) * n, 1, n)
+    def rounded(p, memory, j, n):
+        return get(memory, 2 * j * n, 1, n), splat(-0.0, n), get(memory, (2 * j + 1) * n, 1, n)
 
-
-def _exact_kept(p, memory, j, n):
-    at = 3 * j * n
-    return get(memory, at, 1, n), get(memory, at + n, 1, n), get(memory, at + 2 * n, 1, n)
-
-
-def _by_element(function, rounded, exact):
-    @overload(function, jit_options={"forceinline": True}, strict=False, prefer_literal=True)
-    def choose(p, *_):
-        return exact if p.dtype == types.float64 else rounded
-
-
-_by_element(normalised, _rounded_normal, _exact_normal)
-_by_element(is_wild, _sometimes_wild, _always_wild)
-_by_element(factor, _plain_factor, _moved_factor)
-_by_element(times, _rounded_times, _exact_times)
-_by_element(valued, _clamped_value, _exact_value)
-_by_element(keep, _rounded_keep, _exact_keep)
-_by_element(kept, _rounded_kept, _exact_kept)
+    return exact if p.dtype == types.float64 else rounded

@@ -9,7 +9,7 @@ Gain (strips wider than 16 columns): segment_max sorted 1Mx64 bf16 1.52.
 from llvmlite import ir
 from numba import types
 
-from pullback.cpu.emit import I32, I64, Vec, inlined, op
+from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, Vec, inlined, op
 from pullback.cpu.kernel import word
 from pullback.cpu.memory import (
     STORAGE,
@@ -28,7 +28,8 @@ from pullback.cpu.memory import (
     put_first,
 )
 from pullback.cpu.transfer import block_at
-from pullback.ops.segment.cpu_words import BLOCK, STREAMING
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_words import BLOCK
 
 # Sums of f64 carry a correction beside them, which takes as many registers again.
 _WIDE_SUM = {types.float32: 64, types.int16: 64, types.uint16: 64, types.float64: 32}
@@ -70,33 +71,65 @@ as_compute = _cast(lambda storage: storage.compute)
 as_wide = _cast(lambda storage: storage.wide)
 
 
+@op
+def computed(p: Pointer):
+    """No address, as a pointer to the type p's element is computed in."""
+    kind = types.CPointer(STORAGE[p.dtype].compute)
+    element = LLVM_ELEMENT[kind.dtype].as_pointer()
+    return kind(p), lambda b, _: b.inttoptr(I64(0), element)
+
+
 # A panel of a block is written to a tile first: TILE_BYTES of each row, as elements of p.
 tile_columns, tile_elements = elements_in(TILE_BYTES), elements_in(BLOCK * TILE_BYTES)
 
 
-@inlined
-def load_wide(p, i, step, count, n):
-    """The first `count` of n lanes in the wide type, the others 0."""
-    if count >= n:
-        return get_wide(p, i, step, n)
-    return get_first_wide(p, i, step, count, filled_wide(p, 0.0, n))
+# A strip is `cols`: where it begins and its step in the columns of source, target and saved input,
+# the number of its first column, how many of its n lanes there are, and n. In one of those tensors
+# it is `view`: where it begins, its step, how many lanes there are, and n.
 
 
 @inlined
-def load(p, i, step, count, n):
-    if count >= n:
-        return get(p, i, step, n)
-    return get_first(p, i, step, count, filled(p, 0.0, n))
+def in_source(cols):
+    return cols[0][0], cols[1][0], cols[3], cols[4]
 
 
 @inlined
-def store(task, p, i, step, count, n, v):
-    """The first `count` lanes of v; past the caches if the plan says so and the address allows."""
+def in_target(cols):
+    return cols[0][1], cols[1][1], cols[3], cols[4]
+
+
+@inlined
+def in_saved(cols):
+    return cols[0][2], cols[1][2], cols[3], cols[4]
+
+
+@inlined
+def load_wide(p, i, view):
+    """A strip of the row that begins at i, in the wide type; 0 in the lanes it has not."""
+    base, step, count, n = view
     if count >= n:
-        alignment = word(task, STREAMING)
-        put(p, i, step, v, alignment != 0 and is_aligned(p, i, alignment))
+        return get_wide(p, i + base, step, n)
+    return get_first_wide(p, i + base, step, count, filled_wide(p, 0.0, n))
+
+
+@inlined
+def load(p, i, view):
+    base, step, count, n = view
+    if count >= n:
+        return get(p, i + base, step, n)
+    return get_first(p, i + base, step, count, filled(p, 0.0, n))
+
+
+@inlined
+def store(task, p, i, view, v):
+    """A strip of the row that begins at i; past the caches if the plan says so and the address
+    allows."""
+    base, step, count, n = view
+    if count >= n:
+        alignment = word(task, at.STREAMING)
+        put(p, i + base, step, v, alignment != 0 and is_aligned(p, i + base, alignment))
     else:
-        put_first(p, i, step, count, v)
+        put_first(p, i + base, step, count, v)
 
 
 @inlined
@@ -125,4 +158,4 @@ def stream_line(p: Pointer, i: types.Integer, q: Pointer, j: types.Integer):
 def streams_lines(task, p, i, step, count):
     """Whether `count` elements from i on are whole cache lines to be written past the caches."""
     whole = step == 1 and count % line_elements(p) == 0
-    return whole and word(task, STREAMING) != 0 and is_aligned(p, i, 64)
+    return whole and word(task, at.STREAMING) != 0 and is_aligned(p, i, 64)

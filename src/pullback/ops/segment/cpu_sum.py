@@ -14,49 +14,44 @@ from __future__ import annotations
 import math
 
 from numba import types
-from numba.extending import overload
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, real, word
-from pullback.cpu.memory import (
-    as_f64_pointer,
-    as_i64_pointer,
-    filled_wide,
-    get_first,
-    on_stack,
-    put_first,
-)
+from pullback.cpu.kernel import word
+from pullback.cpu.memory import filled_wide
+from pullback.cpu.numerics import two_sum
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import absolute, any_lane, is_nan, like, select, splat, to_f64
 from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_engine import get_part, reduction, write_empty
 from pullback.ops.segment.cpu_list import fetch_listed, over_listed
-from pullback.ops.segment.cpu_strip import as_wide, load_wide, store, sum_lanes
-from pullback.ops.segment.cpu_walk import over_long_segments, over_segments
-from pullback.ops.segment.cpu_words import BLOCK, LISTED, floats, ints
+from pullback.ops.segment.cpu_strip import (
+    as_wide,
+    in_source,
+    in_target,
+    load_wide,
+    store,
+    sum_lanes,
+)
+from pullback.ops.segment.cpu_words import ints
 
 INFINITY, NAN = math.inf, math.nan
 PARTS = 2  # a partial sum and its correction
 SMALL = 2.0**-64
 
+# --- sums of rows ---------------------------------------------------------------------------------
 
+
+@by_type
 def plus(p, total, rest, v):
-    """total + v, and what rounding has taken from all the sums so far. By p's element."""
-    raise NotImplementedError
+    """total + v, and what rounding has taken from all the sums so far."""
 
+    def exact(p, total, rest, v):
+        s, lost = two_sum(total, v)
+        return s, rest + lost
 
-def _rounded_plus(p, total, rest, v):
-    return total + v, rest
-
-
-def _exact_plus(p, total, rest, v):
-    s = total + v
-    back = s - total
-    return s, rest + ((total - (s - back)) + (v - back))
-
-
-def summed(p, total, rest):
-    """The sum itself. By p's element."""
-    raise NotImplementedError
+    if p.dtype == types.float64:
+        return exact
+    return lambda p, total, rest, v: (total + v, rest)
 
 
 @inlined
@@ -67,29 +62,45 @@ def finite_rest(rest):
     return select((size > 0) & (size < INFINITY), rest, -0.0)
 
 
-def _rounded_sum(p, total, rest):
-    return total
-
-
-def _exact_sum(p, total, rest):
-    # No correction keeps the sign of a zero; an infinite sum has made it NaN.
-    return select(absolute(rest) > 0, total + finite_rest(rest), total)
-
-
-@overload(plus, jit_options={"forceinline": True}, strict=False)
-def _plus(p, total, rest, v):
-    return _exact_plus if p.dtype == types.float64 else _rounded_plus
-
-
-@overload(summed, jit_options={"forceinline": True}, strict=False)
-def _summed(p, total, rest):
-    return _exact_sum if p.dtype == types.float64 else _rounded_sum
+@by_type
+def summed(p, total, rest):
+    """The sum itself."""
+    if p.dtype == types.float64:
+        # No correction keeps the sign of a zero; an infinite sum has made it NaN.
+        return lambda p, total, rest: select(absolute(rest) > 0, total + finite_rest(rest), total)
+    return lambda p, total, rest: total
 
 
 @inlined
 def nothing(p, n):
     """The sum of no rows: -0 is the one number that changes nothing when added."""
     return filled_wide(p, -0.0, n), filled_wide(p, -0.0, n)
+
+
+@inlined
+def none_of_blocks(n):
+    return splat(-0.0, n), splat(-0.0, n)
+
+
+@inlined
+def plus_block(task, p, part, cols, total, rest):
+    """The partial sum of a block, number `part`, and its correction, added."""
+    total, rest = plus(p, total, rest, get_part(task, part, cols))
+    return plus(p, total, rest, get_part(task, part + 1, cols))
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@inlined
+def is_endless(total):
+    return ~(absolute(total) < INFINITY)
+
+
+@by_type
+def unit_of(p):
+    """What wider sums are multiplied by."""
+    return (lambda p: SMALL) if p.dtype == types.float64 else (lambda p: 1.0)
 
 
 @by_type
@@ -99,60 +110,34 @@ def like_sum(v, total):
 
 
 @inlined
-def finished(task, target, base, along, count, n, total, size, unit):
+def finished(task, target, where, view, total, size, unit):
     """The sum of a strip: divided, added to what is there times `unit`, as the plan says."""
     if word(task, at.DIVIDE):
         total = total / like(total, size)
     if word(task, at.ACCUMULATE):
-        total = like_sum(load_wide(target, base, along, count, n), total) * unit + total
+        total = like_sum(load_wide(target, where, view), total) * unit + total
     return total
 
 
 @by_type
-def finish(task, target, base, along, count, n, total, wider, size):
+def finish(task, target, where, view, total, wider, size):
     """Write the sum of a strip; `wider` is the same where `total` is not finite, or None."""
 
-    def plainly(task, target, base, along, count, n, total, wider, size):
-        v = finished(task, target, base, along, count, n, total, size, 1.0)
-        store(task, target, base, along, count, n, v)
+    def plainly(task, target, where, view, total, wider, size):
+        store(task, target, where, view, finished(task, target, where, view, total, size, 1.0))
 
-    def as_wider_has_it(task, target, base, along, count, n, total, wider, size):
-        v = finished(task, target, base, along, count, n, total, size, 1.0)
+    def as_wider_has_it(task, target, where, view, total, wider, size):
+        v = finished(task, target, where, view, total, size, 1.0)
         if any_lane(is_endless(total)):
-            w = finished(task, target, base, along, count, n, wider, size, unit_of(target))
+            w = finished(task, target, where, view, wider, size, unit_of(target))
             w = as_wide(target, w * (1.0 / unit_of(target)))
             v = select(is_endless(total), w, v)
-        store(task, target, base, along, count, n, v)
+        store(task, target, where, view, v)
 
     return plainly if isinstance(wider, types.NoneType) else as_wider_has_it
 
 
-@by_type
-def unit_of(p):
-    """What wider sums are multiplied by."""
-    return (lambda p: SMALL) if p.dtype == types.float64 else (lambda p: 1.0)
-
-
-@inlined
-def is_endless(total):
-    return ~(absolute(total) < INFINITY)
-
-
-@inlined
-def finish_empty(task, target, base, along, count, n):
-    """A segment without rows leaves what it is added to alone."""
-    if word(task, at.ACCUMULATE) == 0:
-        store(task, target, base, along, count, n, filled_wide(target, real(task, at.EMPTY), n))
-
-
-@inlined
-def write_sum(task, target, s, base, along, count, n, total, wider, kept):
-    """A finished strip; a segment that kept nothing is empty."""
-    where = s * word(task, at.SEGMENT_ROW) + base[1]
-    if kept > 0:
-        finish(task, target, where, along[1], count, n, total, wider, kept)
-    else:
-        finish_empty(task, target, where, along[1], count, n)
+# --- kernels --------------------------------------------------------------------------------------
 
 
 @inlined
@@ -161,18 +146,18 @@ def scaled(v, scale, scaling):
 
 
 @by_type
-def summed_again(source, lists, scaling, base, along, count, n, kept, total):
+def summed_again(source, lists, scaling, view, kept, total):
     """The wider sum where `total` is not finite; None for elements whose sums have a wide range."""
     if source.dtype not in (types.uint16, types.float64):
-        return lambda source, lists, scaling, base, along, count, n, kept, total: None
+        return lambda source, lists, scaling, view, kept, total: None
 
-    def in_f64(source, lists, scaling, base, along, count, n, kept, total):
+    def in_f64(source, lists, scaling, view, kept, total):
         again = to_f64(total)
         if any_lane(is_endless(total)):
             places, scales = lists
-            again = splat(-0.0, n)
+            again = splat(-0.0, view[3])
             for j in range(kept):
-                v = to_f64(load_wide(source, places[j] + base, along, count, n))
+                v = to_f64(load_wide(source, places[j], view))
                 if scaling != at.UNSCALED:
                     u, v = v * unit_of(source), scaled(v, like(v, scales[j]), scaling)
                     u = scaled(u, like(v, scales[j]), scaling)
@@ -184,88 +169,62 @@ def summed_again(source, lists, scaling, base, along, count, n, kept, total):
     return in_f64
 
 
-@by_type
-def in_part(p, total, rest, wider):
-    """What is kept of a block's sum and its correction."""
-    if isinstance(wider, types.NoneType):
-        return lambda p, total, rest, wider: (to_f64(total), to_f64(finite_rest(rest)))
-    if p.dtype != types.float64:
-        return lambda p, total, rest, wider: (
-            select(is_endless(total), wider, to_f64(total)),
-            to_f64(finite_rest(rest)),
-        )
-    return lambda p, total, rest, wider: (
-        select(is_endless(total), wider, total),
-        select(is_endless(total), NAN, finite_rest(rest)),
-    )
-
-
 @inlined
-def sum_strip(task, state, block, base, along, column, count, n):
-    """One strip of one block: to its place in the target, or to the partial sums."""
-    source, lists, target, scaling = state
-    places, scales = lists
-    s, _, _, _, _, slot, _, kept = block
-    total, rest = nothing(source, n)
+def sum_rows(task, state, block, cols):
+    source, lists, scaling = state[0], state[1], state[4]
+    (places, scales), view, kept = lists, in_source(cols), block[7]
+    total, rest = nothing(source, cols[4])
     # Two loops: a choice within would push the sums out of registers, row by row.
     if scaling == at.UNSCALED:
         for j in range(kept):
-            fetch_listed(source, places, j, base[0], n)
-            v = load_wide(source, places[j] + base[0], along[0], count, n)
-            total, rest = plus(source, total, rest, v)
+            fetch_listed(source, places, j, view)
+            total, rest = plus(source, total, rest, load_wide(source, places[j], view))
     else:
         for j in range(kept):
-            fetch_listed(source, places, j, base[0], n)
-            v = load_wide(source, places[j] + base[0], along[0], count, n)
-            v = scaled(v, like(v, scales[j]), scaling)
-            total, rest = plus(source, total, rest, v)
-    wider = summed_again(source, lists, scaling, base[0], along[0], count, n, kept, total)
-    if slot < 0:
-        write_sum(task, target, s, base, along, count, n, summed(source, total, rest), wider, kept)
-    else:
-        keep_partial(task, PARTS * slot, column, count, *in_part(source, total, rest, wider))
+            fetch_listed(source, places, j, view)
+            v = load_wide(source, places[j], view)
+            total, rest = plus(source, total, rest, scaled(v, like(v, scales[j]), scaling))
+    return total, rest, summed_again(source, lists, scaling, view, kept, total)
 
 
 @inlined
-def keep_partial(task, part, column, count, total, rest):
-    partials, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
-    put_first(partials, part * columns + column, 1, count, total)
-    put_first(partials, (part + 1) * columns + column, 1, count, rest)
-
-
-@inlined
-def partial(task, part, column, count, n):
-    """A partial sum and its correction."""
-    partials, columns = floats(task, at.PARTIALS_AT), word(task, at.COLUMNS)
-    none = splat(-0.0, n)
-    v = get_first(partials, part * columns + column, 1, count, none)
-    return v, get_first(partials, (part + 1) * columns + column, 1, count, none)
-
-
-@kernel
-def sum_segments(task, lo, hi):
-    """Items are places of the walk over segments and their rows."""
-    source = pointer(task, at.SOURCE)
-    lists = (on_stack(as_i64_pointer(0), LISTED), on_stack(as_f64_pointer(0), BLOCK))
-    state = (source, lists, pointer(task, at.TARGET), word(task, at.SCALING))
-    over_segments(task, lo, hi, sum_lanes(source), sum_strip, state, over_listed)
+def write_sum(task, state, block, cols, found):
+    total, rest, wider = found
+    where, whole = block[0] * word(task, at.SEGMENT_ROW), summed(state[0], total, rest)
+    finish(task, state[2], where, in_target(cols), whole, wider, block[7])
 
 
 @by_type
-def combined_again(task, target, slots, column, count, n, total, rest):
+def sum_parts(p, found):
+    """What is kept of a block's sum and its correction."""
+    if isinstance(found[2], types.NoneType):
+        return lambda p, found: (to_f64(found[0]), to_f64(finite_rest(found[1])))
+    if p.dtype != types.float64:
+        return lambda p, found: (
+            select(is_endless(found[0]), found[2], to_f64(found[0])),
+            to_f64(finite_rest(found[1])),
+        )
+    return lambda p, found: (
+        select(is_endless(found[0]), found[2], found[0]),
+        select(is_endless(found[0]), NAN, finite_rest(found[1])),
+    )
+
+
+@by_type
+def joined_again(task, target, block, cols, total, rest):
     """The wider sum of partial sums where that is not finite, or not told by `total`."""
     if target.dtype not in (types.uint16, types.float64):
-        return lambda task, target, slots, column, count, n, total, rest: (total, None)
+        return lambda task, target, block, cols, total, rest: (total, None)
     if target.dtype == types.uint16:
-        return lambda task, target, slots, column, count, n, total, rest: (total, total)
+        return lambda task, target, block, cols, total, rest: (total, total)
 
-    def scaled_down(task, target, slots, column, count, n, total, rest):
+    def scaled_down(task, target, block, cols, total, rest):
         lost = is_endless(total) | is_nan(rest)
         again = total
         if any_lane(lost):
-            again = splat(-0.0, n)
-            for k in range(slots[0], slots[1]):
-                v, r = partial(task, PARTS * k, column, count, n)
+            again = splat(-0.0, cols[4])
+            for k in range(block[1], block[1] + block[2]):
+                v, r = get_part(task, PARTS * k, cols), get_part(task, PARTS * k + 1, cols)
                 again += select(is_nan(r), v, v * SMALL + r * SMALL)
         return select(lost, INFINITY, total), again
 
@@ -273,22 +232,29 @@ def combined_again(task, target, slots, column, count, n, total, rest):
 
 
 @inlined
-def combine_strip(task, target, block, base, along, column, count, n):
+def join_sums(task, target, block, cols):
     s, slot, blocks, _ = block
-    total, rest, kept = splat(-0.0, n), splat(-0.0, n), 0
-    kept_of = ints(task, at.KEPT_AT)
+    (total, rest), kept, kept_of = none_of_blocks(cols[4]), 0, ints(task, at.KEPT_AT)
     for k in range(slot, slot + blocks):
-        v, r = partial(task, PARTS * k, column, count, n)
-        total, rest = plus(target, total, rest, v)
-        total, rest = plus(target, total, rest, r)
+        total, rest = plus_block(task, target, PARTS * k, cols, total, rest)
         kept += kept_of[k]
-    slots = slot, slot + blocks
-    found, wider = combined_again(task, target, slots, column, count, n, total, rest)
-    whole = as_wide(target, summed(target, found, rest))
-    write_sum(task, target, s, base, along, count, n, whole, wider, kept)
+    found, wider = joined_again(task, target, block, cols, total, rest)
+    if kept > 0:
+        where, whole = s * word(task, at.SEGMENT_ROW), as_wide(target, summed(target, found, rest))
+        finish(task, target, where, in_target(cols), whole, wider, kept)
+    else:
+        write_empty(task, (target, target, target), block, cols)
 
 
-@kernel
-def combine_sums(task, lo, hi):
-    """Long segments: the partial sums of their blocks, in order."""
-    over_long_segments(task, lo, hi, combine_strip, pointer(task, at.TARGET))
+SUMS = reduction(
+    __name__,
+    ("sum_segments", "combine_sums"),
+    total=sum_rows,
+    write=write_sum,
+    parts=sum_parts,
+    join=join_sums,
+    many=PARTS,
+    own=inlined(lambda task, p, kept: (word(task, at.SCALING),)),
+    wide=sum_lanes,
+    over=over_listed,
+)

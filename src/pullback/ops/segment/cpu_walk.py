@@ -5,12 +5,10 @@ equal work, however the rows are spread. Segments of more than BLOCK rows are cu
 counted from their own start: the cuts follow the data, and threads change nothing. A strip is as
 many neighbouring columns as a kernel keeps in registers.
 
-A driver gets a function `strip(task, state, block, at, along, column, count, n)`. `state` is its
-own; `block` is (segment, first, start, end, size, slot, last): where the segment begins, the sorted
-rows of the block, how many rows the segment has, the number of the block among those of long
-segments or -1, and the last of all sorted rows. `at` and `along` are where the strip begins and its
-step in the columns of source, target and saved input; `column` is its number, `count` how many of
-its n lanes there are.
+A driver gets a function `strip(task, state, block, cols)`. `state` is its own; `block` is (segment,
+first, start, end, size, slot, last, kept): where the segment begins, the sorted rows of the block,
+how many rows the segment has, the number of the block among those of long segments or -1, the last
+of all sorted rows, and how many rows of the block are listed. For `cols` see `cpu_strip`.
 """
 
 from __future__ import annotations
@@ -87,14 +85,15 @@ def over_columns(task, columns, wide, strip, state, block):
         c = 0
         while unit and c + wide <= inner:
             base = (i + c, j + c, k + c)
-            strip(task, state, block, base, (1, 1, 1), column + c, wide, wide)
+            strip(task, state, block, (base, (1, 1, 1), column + c, wide, wide))
             c += wide
         while c < inner:
             base, left = (i + c * steps[0], j + c * steps[1], k + c * steps[2]), inner - c
             if left <= SLIM:
-                strip(task, state, block, base, steps, column + c, left, SLIM)
+                strip(task, state, block, (base, steps, column + c, left, SLIM))
             else:
-                strip(task, state, block, base, steps, column + c, min(left, NARROW), NARROW)
+                cols = (base, steps, column + c, min(left, NARROW), NARROW)
+                strip(task, state, block, cols)
             c += NARROW
 
 
@@ -143,7 +142,7 @@ def over_long_segments(task, lo, hi, strip, state):
         base = (i + c * steps[0], j + c * steps[1], k + c * steps[2])
         size, count = offsets[s + 1] - offsets[s], min(inner - c, NARROW)
         block = (s, slot, (size + BLOCK - 1) // BLOCK, size)
-        strip(task, state, block, base, steps, outer * inner + c, count, NARROW)
+        strip(task, state, block, (base, steps, outer * inner + c, count, NARROW))
 
 
 @inlined

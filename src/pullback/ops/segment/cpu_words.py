@@ -58,9 +58,14 @@ FIRST = TENSORS + SLOTS
     TIES,
     # Bags of an embedding:
     BAGS,
-    BAG_CHUNKS,
-    BAG_FINDINGS_AT,
-    BORDERS_AT,  # where each bag begins, and where the last one ends
+    IDS_SLOT,  # of the next set of words: which ids it is about
+    RANGE_STATUS,  # added to the status of an id out of range
+    NAMED,  # winners are ids, not positions
+    BORDER_CHUNKS,
+    BORDER_FINDINGS_AT,
+    BORDERS_AT,  # where each bag or segment begins, and where the last one ends
+    BORDERS_SLOT,  # what says so
+    COVERING,  # the last one ends with the positions
     BAG_OF_AT,  # the bag of each position
     BAG_SIZES_AT,  # how many kept positions each bag has; terms are divided by it
     FREQUENCIES_AT,  # how many kept positions hold each row
@@ -70,12 +75,14 @@ FIRST = TENSORS + SLOTS
     OFFSETS_STEP,
     WEIGHTS_STEP,
     D_WEIGHTS_STEP,
+    WINNERS_AT,  # where it is put down who holds an extremum, if anywhere; in this slot
+    WINNERS_SLOT,
     WINNERS_ROW,
     WINNERS_STEP,
     TABLE_ROW,
     TABLE_STEP,
     OTHER_WORDS,  # where a second set of words begins
-) = range(FIRST, FIRST + 51)
+) = range(FIRST, FIRST + 58)
 LOOPS = OTHER_WORDS + 1
 
 # Where a table lives, if not in the workspace.

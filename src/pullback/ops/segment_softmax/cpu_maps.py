@@ -1,133 +1,177 @@
-"""segment_softmax and segment_log_softmax in Numba: every row divided by the sum of its segment."""
+"""segment_softmax and segment_log_softmax in Numba: every row divided by the sum of its segment.
+
+A block of rows leaves its maximum m and the sum of e^(x - m), in the wide type. Blocks of long
+segments leave them as partial results, which are brought to the common maximum in order. Where x
+and m are the same infinity, their difference counts as 0: entries at +inf share the mass equally.
+NaN makes the sum NaN, and all that follows from it.
+"""
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
-from collections.abc import Callable
+import math
+from functools import partial
 
+from numba import types
+
+from pullback.cpu.elementary import exp, log
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.memory import as_i64_pointer, on_stack
-from pullback.cpu.vector import like, select
-from pullback.ops.segment.cpu_panel import over_saved_panels, write_row
-from pullback.ops.segment.cpu_strip import as_wide, lanes, load, tile_elements
-from pullback.ops.segment.cpu_sum import summed
-from pullback.ops.segment.cpu_walk import over_long_blocks, over_long_segments, over_segments
-from pullback.ops.segment.cpu_words import LISTED, SOURCE, TARGET
-from pullback.ops.segment_softmax.cpu_powers import (
-    KEPT,
-    combined,
-    get_whole,
-    inverse,
-    keep_powers,
-    kept_pointer,
-    kept_power,
-    largest,
-    log_sum,
-    put_sum,
-    put_whole,
-)
+from pullback.cpu.memory import as_f64_pointer, filled, get, put
+from pullback.cpu.tiles import by_type
+from pullback.cpu.vector import absolute, fma, like, maximum, select, splat
+from pullback.ops.segment import cpu_words as at
+from pullback.ops.segment.cpu_engine import first_slot, get_part, put_parts, spread
+from pullback.ops.segment.cpu_list import fetch_listed
+from pullback.ops.segment.cpu_panel import write_row
+from pullback.ops.segment.cpu_strip import as_compute, as_wide, in_saved, load
+from pullback.ops.segment.cpu_sum import finite_rest, none_of_blocks, nothing, plus, summed
+
+INFINITY = math.inf
+PARTS = 3  # of a block: the maximum, the sum and its correction
+
+
+@by_type
+def power(p, x, m):
+    """e^(x - m) for x <= m. Rounding x - m would cost digits of the result, so what it loses is
+    made up for; f16 and bf16 have none to lose."""
+
+    def rounded(p, x, m):
+        return exp(select(x == m, like(x, 0.0), x - m))
+
+    def exact(p, x, m):
+        d = x - m
+        back = d - x
+        lost = (x - (d - back)) - (m + back)
+        e = exp(select(x == m, like(x, 0.0), d))
+        return select(absolute(lost) < 1.0, fma(e, lost, e), e)  # of infinities NaN is lost
+
+    return exact if p.dtype in (types.float32, types.float64) else rounded
 
 
 @inlined
-def write_shares(state, rows, m, sum, at, along, count, n):
-    """e^(x - m) / sum of each row; the powers are kept."""
-    _, _, sheet, _, source, kept = state
-    share = inverse(m, sum)
+def keep_powers(p, places, rows, kept, m, view):
+    """e^(x - m) of all rows of a block, kept; their sum and its correction."""
+    total, rest = nothing(p, view[3])
     for j in range(rows):
-        write_row(sheet, j, at, count, n, as_wide(source, kept_power(kept, j, n)) * share)
+        e = power(p, load(p, places[j], view), m)
+        put(kept, j * view[3], 1, e, False)
+        total, rest = plus(p, total, rest, as_wide(p, e))
+    return total, rest
 
 
 @inlined
-def write_logs(state, rows, m, sum, at, along, count, n):
-    """x - m - log sum of each row."""
-    _, _, sheet, places, source, _ = state
-    top, off = as_wide(source, m), log_sum(m, sum)
+def kept_power(kept, j, n):
+    return get(kept, j * n, 1, n)
+
+
+@inlined
+def powers(p, places, rows, kept, view):
+    """The maximum of each column, NaN left out; the sum of the powers, and its correction."""
+    m = filled(p, -INFINITY, view[3])
     for j in range(rows):
-        x = load(source, places[j] + at[0], along[0], count, n)
-        wide = as_wide(source, x)
-        wide = select(x == m, like(wide, 0.0), wide - top)
-        write_row(sheet, j, at, count, n, wide - off)
-
-
-def _short(write: Callable) -> Callable:
-    """A strip of a block: short segments whole, of long ones the sum."""
-
-    @inlined
-    def strip(task, state, block, at, along, column, count, n):
-        _, _, _, places, source, kept = state
-        rows, size, slot = block[3] - block[2], block[4], block[5]
-        if size == 0:
-            return False
-        m = largest(source, places, rows, at[0], along[0], count, n)
-        total, rest = keep_powers(source, places, rows, kept, m, at[0], along[0], count, n)
-        if slot < 0:
-            sum = summed(source, total, rest)
-            write(state, rows, m, sum, at, along, count, n)
-        else:
-            put_sum(task, slot, column, count, m, total, rest)
-        return slot < 0
-
-    return strip
-
-
-def _long(write: Callable, again: bool) -> Callable:
-    """A strip of a block of a long segment; `again` where its powers are needed."""
-
-    @inlined
-    def strip(task, state, block, at, along, column, count, n):
-        _, _, _, places, source, kept = state
-        rows = block[3] - block[2]
-        m, sum = get_whole(task, source, block, column, count, n)
-        if again:
-            keep_powers(source, places, rows, kept, m, at[0], along[0], count, n)
-        write(state, rows, m, sum, at, along, count, n)
-        return True
-
-    return strip
-
-
-_short_shares, _long_shares = _short(write_shares), _long(write_shares, True)
-_short_logs, _long_logs = _short(write_logs), _long(write_logs, False)
+        fetch_listed(p, places, j, view)
+        m = maximum(load(p, places[j], view), m)
+    return m, *keep_powers(p, places, rows, kept, m, view)
 
 
 @inlined
-def _walk(task, lo, hi, strip, over):
-    source, target = pointer(task, SOURCE), pointer(task, TARGET)
-    places = on_stack(as_i64_pointer(0), LISTED)
-    tile, listed = on_stack(target, tile_elements(target)), on_stack(places, LISTED)
-    state = (places, target, tile, listed, source, on_stack(kept_pointer(source), KEPT))
-    over(task, lo, hi, lanes(target), strip, state, over_saved_panels)
-
-
-@kernel
-def softmax_segments(task, lo, hi):
-    """Items are places of the walk over segments and their rows."""
-    _walk(task, lo, hi, _short_shares, over_segments)
-
-
-@kernel
-def log_softmax_segments(task, lo, hi):
-    _walk(task, lo, hi, _short_logs, over_segments)
+def whole_powers(p, found):
+    return found[0], summed(p, found[1], found[2])
 
 
 @inlined
-def _combine_strip(task, target, block, at, along, column, count, n):
+def power_parts(p, found):
+    return found[0], found[1], finite_rest(found[2])
+
+
+@inlined
+def joined(task, p, block, cols):
+    """The maximum and the sum of a long segment, from those of its blocks."""
     _, slot, blocks, _ = block
-    m, sum = combined(task, target, slot, blocks, column, count, n)
-    put_whole(task, slot, column, count, m, sum)
+    m, (total, rest) = splat(-INFINITY, cols[4]), none_of_blocks(cols[4])
+    for k in range(slot, slot + blocks):
+        m = maximum(get_part(task, PARTS * k, cols), m)
+    for k in range(slot, slot + blocks):
+        scale = power(as_f64_pointer(0), get_part(task, PARTS * k, cols), m)
+        total, rest = plus(p, total, rest, get_part(task, PARTS * k + 1, cols) * scale)
+        total, rest = plus(p, total, rest, get_part(task, PARTS * k + 2, cols) * scale)
+    return m, summed(p, total, rest)
 
 
-@kernel
-def combine_powers(task, lo, hi):
-    """Long segments: the sums of their blocks."""
-    over_long_segments(task, lo, hi, _combine_strip, pointer(task, TARGET))
+@inlined
+def join_powers(task, p, block, cols):
+    """They replace those of the first block."""
+    put_parts(task, PARTS * block[1], cols, joined(task, p, block, cols))
 
 
-@kernel
-def softmax_long(task, lo, hi):
-    """Items are blocks of long segments."""
-    _walk(task, lo, hi, _long_shares, over_long_blocks)
+@inlined
+def _again(task, state, block, cols):
+    p, part = state[5], PARTS * first_slot(block)
+    m, sum = get_part(task, part, cols), get_part(task, part + 1, cols)
+    return as_compute(p, m), as_wide(p, sum)
 
 
-@kernel
-def log_softmax_long(task, lo, hi):
-    _walk(task, lo, hi, _long_logs, over_long_blocks)
+@inlined
+def inverse(m, sum):
+    """1 / sum; 0 where all is -inf, which has no mass."""
+    return select((m == -INFINITY) & (sum == sum), 0.0, 1.0 / sum)
+
+
+@inlined
+def log_sum(m, sum):
+    """log sum; +inf where all is -inf, so that log-probabilities are -inf."""
+    return select((m == -INFINITY) & (sum == sum), INFINITY, log(sum))
+
+
+# --- maps -----------------------------------------------------------------------------------------
+
+
+@inlined
+def _total(task, state, block, cols):
+    places, p, kept = state[3], state[5], state[6]
+    return powers(p, places, block[3] - block[2], kept, in_saved(cols))
+
+
+@inlined
+def _write_shares(task, state, block, cols, whole):
+    """e^(x - m) / sum of each row; the powers are kept."""
+    share = inverse(*whole)
+    for j in range(block[3] - block[2]):
+        e = as_wide(state[5], kept_power(state[6], j, cols[4]))
+        write_row(state[2], j, cols, e * share)
+
+
+@inlined
+def _write_logs(task, state, block, cols, whole):
+    """x - m - log sum of each row."""
+    p, (m, _), off = state[5], whole, log_sum(*whole)
+    for j in range(block[3] - block[2]):
+        x = load(p, state[3][j], in_saved(cols))
+        wide = as_wide(p, x)
+        wide = select(x == m, like(wide, 0.0), wide - as_wide(p, m))
+        write_row(state[2], j, cols, wide - off)
+
+
+@inlined
+def kept_again(task, state, block, cols):
+    """The same, and the powers of the block."""
+    m, sum = _again(task, state, block, cols)
+    keep_powers(state[5], state[3], block[3] - block[2], state[6], m, in_saved(cols))
+    return m, sum
+
+
+over_powers = partial(
+    spread, whole=whole_powers, parts=power_parts, join=join_powers, many=PARTS, total=_total
+)
+SOFTMAX = over_powers(
+    __name__,
+    ("softmax_segments", "combine_powers", "softmax_long"),
+    write=_write_shares,
+    again=kept_again,
+    saved=at.SOURCE,
+)
+LOG_SOFTMAX = over_powers(
+    __name__,
+    ("log_softmax_segments", "combine_log_powers", "log_softmax_long"),
+    write=_write_logs,
+    again=_again,
+    saved=at.SOURCE,
+)
