@@ -20,7 +20,7 @@ from pullback.cpu.emit import I64, LLVM_ELEMENT, Vec, constant, inlined, op
 from pullback.cpu.kernel import pointer, word
 from pullback.cpu.memory import decoded, encoded
 from pullback.cpu.numerics import one_nan
-from pullback.cpu.places import EXCLUSIVE, FINAL, INITIAL, REVERSED, SIGN, STRAIGHT, edge_of
+from pullback.cpu.places import EXCLUSIVE, FINAL, INITIAL, OPTION, REVERSED, SIGN, STRAIGHT, edge_of
 from pullback.cpu.scan import Scan, flip
 from pullback.cpu.tiles import Pointer, by_type
 from pullback.cpu.transfer import block_at, either, gathered, lane_bytes, scattered
@@ -102,7 +102,7 @@ def about_line(task, n, initial):
     """See cpu/scan."""
     return (
         n, word(task, REVERSED), 0, n, initial, word(task, INITIAL) != 0, word(task, SIGN),
-        word(task, EXCLUSIVE) != 0,
+        word(task, EXCLUSIVE) != 0, word(task, OPTION) != 0,
     )  # fmt: skip
 
 
@@ -110,6 +110,12 @@ def about_line(task, n, initial):
 def runs_back(task):
     """1 where lines run against memory order, else 0."""
     return 1 if word(task, STRAIGHT) < 0 else 0
+
+
+@inlined
+def runs_ahead(task):
+    """The same for lines walked from the other end."""
+    return 1 if word(task, STRAIGHT) > 0 else 0
 
 
 def begins(scan: Scan) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ LLVM_ELEMENT = {
     types.boolean: ir.IntType(1),
     types.int16: ir.IntType(16),
     types.uint16: ir.IntType(16),
+    types.uint8: ir.IntType(8),
     types.int32: ir.IntType(32),
     types.int64: ir.IntType(64),
 }

@@ -49,18 +49,18 @@ def extended_program(
     offsets: Any,
     gradient: Any = None,
     *,
-    inner: int = 0,
+    kept: Any = None,
     back: bool | None = None,
     summed: Sequence[str] = (),
     own: bool = False,
 ) -> Program:
     """`plain(desc, *views)` on the staged shape. `tensors` are those of the first slots, None if
-    not given; after them come initial, offsets and gradient, if there is one for it. `inner` is
-    what the plain scan needs of the workspace, `back` its direction (None: the descriptor's).
+    not given; after them come initial, offsets and gradient, if there is one for it. `kept` is
+    what the plain scan has in the workspace, `back` its direction (None: the descriptor's).
     A scan of its `own` extension gets `edges` too: see `scan_program`."""
     extension = Extension.of(desc, own)
     return _Builder(
-        desc, extension, tensors, initial, offsets, gradient, inner, tuple(summed)
+        desc, extension, tensors, initial, offsets, gradient, kept, tuple(summed)
     ).program(plain, desc.reverse if back is None else back)
 
 
@@ -73,14 +73,15 @@ class _Builder:
         initial: Any,
         offsets: Any,
         gradient: Any,
-        inner: int,
+        kept: Any,
         summed: tuple[str, ...],
     ) -> None:
         self.desc, self.extension, self.tensors = desc, extension, tensors
         self.initial, self.offsets, self.gradient, self.summed = initial, offsets, gradient, summed
         roles = [staged for staged, _ in tensors]
+        inner = kept.nbytes(Extension.of(desc)) if kept else 0
         self.arena = arena(extension, roles, desc.element.itemsize, inner, summed)
-        self.inner = inner
+        self.kept = kept
         self.slots = len(tensors) + 2 + any(staged.gives for staged in roles)
         self.rows = [
             (slot, staged, view)
@@ -212,7 +213,8 @@ class _Builder:
             at.AXIS_AT: axis,
             at.WALKED: walked,
             at.INNER: arena_.get(INNER, 0),
-            at.INNER_BYTES: 16 * extension.lines if self.inner else 0,
+            at.KEPT_STEPS: self.kept.steps if self.kept else 1,
+            at.KEPT_BYTES: self.kept.size * extension.lines if self.kept else 0,
             at.ROWS: len(self.rows),
             at.LAYOUT: position + at.HEAD + len(rows),
             at.INITIAL: first if extension.leads else 0,

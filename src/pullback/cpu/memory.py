@@ -366,9 +366,9 @@ def fence():
 
 def _pointer_to(dtype: types.Type) -> Callable:
     def pointer(address: Index):
-        element = ir.IntType(8) if dtype == types.uint8 else LLVM_ELEMENT[dtype]
+        element = LLVM_ELEMENT[dtype].as_pointer()
         sig = types.CPointer(dtype)(types.int64)
-        return sig, lambda b, address_: b.inttoptr(address_, element.as_pointer())
+        return sig, lambda b, address_: b.inttoptr(address_, element)
 
     return op(pointer)
 

@@ -15,19 +15,18 @@ from pullback.cpu.memory import as_i64_pointer
 from pullback.cpu.scan_words import EXTENSION
 from pullback.cpu.words import address_of, stack_words
 
-CARRIED_STEPS: Final = 256  # steps for which the workspace of a plain scan has a place
 # LENGTH of the block; PIECES; STEPS of the axis; MORE elements scanned in each piece; whether it is
 # REVERSED, and whether the plain scan walks BACK; where the BORDERS are in the workspace, or -1;
 # the slot of the offsets and their step; the layout words of the plain scan (AXIS_AT) and how many
 # tensors they have (WALKED); where its own workspace is (INNER), and how many bytes of it are for
-# each of CARRIED_STEPS; staged tensors (ROWS); their LAYOUT words; the slot of the initial value,
-# that of its gradient or, in the workspace, its place; how many sums there are, and their words;
-# how many steps are copied AT_ONCE, of COLUMNS lines that are neighbours in the staged shape; the
-# address of the kernel of the PLAIN scan.
-_NAMED: Final = 23
+# how many steps of all lines (KEPT_BYTES, KEPT_STEPS); staged tensors (ROWS); their LAYOUT words;
+# the slot of the initial value, that of its gradient or, in the workspace, its place; how many sums
+# there are, and their words; how many steps are copied AT_ONCE, of COLUMNS lines that are
+# neighbours in the staged shape; the address of the kernel of the PLAIN scan.
+_NAMED: Final = 24
 LENGTH, PIECES, STEPS, MORE, REVERSED, BACK, BORDERS, OFFSETS, OFFSETS_STEP, AXIS_AT = range(10)
-WALKED, INNER, INNER_BYTES, ROWS, LAYOUT, INITIAL, GRADIENT, GRADIENT_AT = range(10, 18)
-SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN = range(18, _NAMED)
+WALKED, INNER, KEPT_BYTES, KEPT_STEPS, ROWS, LAYOUT, INITIAL, GRADIENT = range(10, 18)
+GRADIENT_AT, SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN = range(18, _NAMED)
 HEAD: Final = _NAMED
 
 
@@ -61,7 +60,8 @@ def run_pieces(task, lo, hi):
     for k in range(length):
         block[k] = word(task, k)
     axis, base = field(task, AXIS_AT), base_of(task)
-    space, per_step = base + field(task, INNER), field(task, INNER_BYTES)
+    space, steps = base + field(task, INNER), field(task, KEPT_STEPS)
+    nbytes = field(task, KEPT_BYTES)
     borders = as_i64_pointer(base + field(task, BORDERS))
     pitch = word(task, axis + 1) + 2
     first, end = axis + pitch, axis + pitch * (1 + field(task, WALKED))
@@ -76,7 +76,7 @@ def run_pieces(task, lo, hi):
             from_ = 1 - begin - count if back != 0 else begin
             for at in range(first, end, pitch):
                 block[at] = from_ * block[at + 1]
-            block[WORKSPACE] = space + (begin // CARRIED_STEPS + piece) * per_step
+            block[WORKSPACE] = space + (begin // steps + piece) * nbytes
             call_kernel(plain, address_of(block), inner, inner + 1)
         piece += 1
         if piece == pieces:

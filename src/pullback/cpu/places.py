@@ -8,7 +8,7 @@ from typing import Any
 from pullback.cpu.block import TENSORS
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, pointer, word, words
-from pullback.cpu.loops import between, offset, step
+from pullback.cpu.loops import between, extent, offset, step
 from pullback.cpu.scan_words import FIRST_WORD
 
 # Words of a scan: lines that lie side by side, how many of them an item takes, whether outputs go
@@ -16,9 +16,9 @@ from pullback.cpu.scan_words import FIRST_WORD
 # reversed scan, where the links of `shared` begin; which words have the addresses of the initial
 # value and of what is asked for at the end, 0 if there is none; which tensors of the layout these
 # are; the sign bit where all elements of a scan that FLIPS are negated, else 0; whether it is
-# exclusive.
+# exclusive; what an op decides at run time.
 ROW, STRIP, STREAMS, STRAIGHT, REVERSED, LINKS = (FIRST_WORD + k for k in range(6))
-INITIAL, FINAL, EDGES, SIGN, EXCLUSIVE, AXIS = (FIRST_WORD + k for k in range(6, 12))
+INITIAL, FINAL, EDGES, SIGN, EXCLUSIVE, OPTION, AXIS = (FIRST_WORD + k for k in range(6, 13))
 
 
 @inlined
@@ -39,8 +39,19 @@ def place_ahead(task, t, line):
     return pointer(task, TENSORS + t), offset(w, t, line) + step(w, t), step(w, t), between(w, t)
 
 
+@inlined
+def place_turned(task, t, line):
+    """Walked from the other end."""
+    w = words(task, AXIS)
+    last = max(extent(w) - 1, 0)
+    p, first = pointer(task, TENSORS + t), offset(w, t, line) + last * step(w, t)
+    return p, first, -step(w, t), between(w, t)
+
+
 def cursors_of(places: list[tuple[Callable[..., Any], int]]) -> Callable[..., Any]:
     """(task, line) -> the cursors of these slots."""
+    if not places:
+        return inlined(lambda task, line: ())
     (place, t), *rest = places
     if not rest:
         return inlined(lambda task, line: (place(task, t, line),))

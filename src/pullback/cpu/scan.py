@@ -29,6 +29,7 @@ from typing import Any
 from pullback.cpu.blocks import each, passed_on, step_numbers
 from pullback.cpu.columns import ANY, NUMBERS, block_of, loads, store_tile
 from pullback.cpu.emit import inlined
+from pullback.cpu.saved import recalled, saving_tile
 from pullback.cpu.tile_rows import ALONG
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import as_float, as_int, like
@@ -61,7 +62,8 @@ class Scan:
 
     `about` is (steps of a line, 0 or -1 for a reversed scan, number of the first step, number
     after the last step, initial value, whether there is one, the sign bit or 0: see `flips`,
-    whether the scan is exclusive).
+    whether the scan is exclusive, the option of the op, and the area if there is one: see
+    cpu/saved).
     """
 
     neutral: tuple[float, ...]  # what each input is beyond the end of a line
@@ -90,6 +92,10 @@ class Scan:
     outputs: tuple[int, ...] = (1,)
     indices: tuple[int, ...] = ()  # more outputs, of the index type
     ahead: tuple[int, ...] = (0,)  # for each input whether it is read one step on in the walk
+    # What `apply` makes of each block for another scan, and what this one has behind its columns:
+    # see cpu/saved.
+    saves: Any = None
+    recalls: Any = None
 
     @property
     def results(self) -> int:
@@ -159,12 +165,15 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     if scan.trial:
         usual = _tried(scan, usual)
     work, mode, load_tile, edged = scan.work, scan.mode, loads(scan.neutral, scan.ahead), scan.edged
-    signed = _signed(scan)
+    signed, recall = _signed(scan), recalled(scan)
+    if scan.saves is not None:
+        return saving_tile(scan, signed)
 
     @inlined
     def with_edges(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
         p = ins[0][0]
         columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
+        columns = recall(columns, p, number, about, walk)
         steps = block_of(p) * W if walk == ALONG else block_of(p)
         if number <= about[2] or number + steps >= about[3]:
             numbers = step_numbers(p, number, columns[0][0], walk)
@@ -175,6 +184,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
         p = ins[0][0]
         columns = signed(load_tile(ins, k, c, left, work(p, W), walk, back, 0), about)
+        columns = recall(columns, p, number, about, walk)
         return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)
 
     if not scan.held:

@@ -32,11 +32,12 @@ def scan_program(
     against: bool = False,
     edges: tuple[Strides | None, Strides | None] = (None, None),
     negated: bool = False,
+    option: bool = False,
 ) -> Program:
     """A scan over the first slots of a plan, None for those that are not there. `against`: it walks
     against the direction of the forward. `edges`: the strides of the initial value, in the slot
     after those, and of what is asked for at the end, two slots on. `negated`: a scan that flips
-    signs does."""
+    signs does. `option`: what the op decides at run time."""
     present = [v.strides for v in views if v is not None]
     strides = [present[0] if v is None else v.strides for v in views]
     none = (0,) * len(present[0])
@@ -71,7 +72,7 @@ def scan_program(
     words += [AXIS + len(axis)]
     words += [0 if e is None else TENSORS + len(views) + 2 * k for k, e in enumerate(edges)]
     words += [len(views), sign_bit(desc.element) if negated else 0]
-    words += [int(walks.scan.delays and desc.exclusive)]
+    words += [int(walks.scan.delays and desc.exclusive), int(option)]
     words += [*axis, *(0,) * (LINK_WORDS * links)]
     # Neighbouring items go to one thread: what is prefetched beyond one is the next.
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)

@@ -4,6 +4,7 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.emit import I32, I64, LLVM_ELEMENT, shuffle, splatted
+from pullback.cpu.scan_words import block_steps
 from pullback.cpu.transfer import either, lane_bytes
 from pullback.cpu.transpose import SIDE, lane_order
 
@@ -15,7 +16,7 @@ def size_of(p: types.CPointer) -> int:
 
 
 def steps_of_block(p: types.CPointer) -> int:
-    return 8 if size_of(p) == 2 else 4
+    return block_steps(size_of(p))
 
 
 def packed(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:

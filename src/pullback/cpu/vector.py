@@ -15,7 +15,7 @@ type and splat: `x * 0.5`, `shift_up(v, 0, 1)`. Lane counts and lane numbers (n,
               shift_up(v, fill, k): lane i <- lane i-k, the first k from the end of fill
               shift_down(v, fill, k): lane i <- lane i+k, the last k from the start of fill
               half(v, 0 | 1)  join(u, v)
-    types     to_f32 to_f64 to_i32 to_i64: values;  as_float as_int: the bits, at the same width
+    types     to_f32 to_f64 to_i32 to_i64 to_u8: values;  as_float as_int: bits of the same width
     fold      reduce_add  reduce_max  reduce_min: lanes i and i+n/2, then i and i+n/4, ...
 """
 
@@ -373,6 +373,7 @@ def _reinterpretation(*dtypes: types.Type) -> Callable:
 
 to_f32, to_f64 = _conversion(types.float32), _conversion(types.float64)
 to_i32, to_i64 = _conversion(types.int32), _conversion(types.int64)
+to_u8 = _conversion(types.uint8)
 as_float = _reinterpretation(types.float32, types.float64)
 as_int = _reinterpretation(types.int32, types.int64)
 

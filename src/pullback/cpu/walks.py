@@ -15,29 +15,26 @@ from pullback.cpu.columns import (
     masks_rows,
     prefetch_tile,
 )
-from pullback.cpu.edges import about_line, begins, finishes, runs_back, starts
+from pullback.cpu.edges import about_line
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import Kernel, pointer, word, words
 from pullback.cpu.lookback import is_turn, link_of, publish, received, wait_for_turn
 from pullback.cpu.loops import extent
 from pullback.cpu.memory import fence, is_aligned, to_next_line
 from pullback.cpu.named import named
-from pullback.cpu.parts import boxes_for, copies_in, copy_out
+from pullback.cpu.parts import boxes_for, copy_out
 from pullback.cpu.places import (
     AXIS,
     LINKS,
     STRAIGHT,
     STREAMS,
     STRIP,
-    cursors_of,
-    index_place,
-    place_ahead,
-    place_at,
     strip_at,
 )
-from pullback.cpu.scan import Scan, tile_of
+from pullback.cpu.scan import Scan
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
+from pullback.cpu.walk_parts import Pieces, always, streams_to
 
 CHUNK: Final = 1 << 15  # steps that are scanned on their own, so that threads can share a line
 SIDE: Final = 1024  # lines of a strip across
@@ -53,8 +50,16 @@ AHEAD: Final = 16
 class Walks:
     """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared."""
 
-    def __init__(self, scan: Scan, name: str, module: str, by_direction: bool = False) -> None:
-        """by_direction: `lines` has a kernel of its own for lines against memory order."""
+    def __init__(
+        self,
+        scan: Scan,
+        name: str,
+        module: str,
+        by_direction: bool = False,
+        ahead: Scan | None = None,
+    ) -> None:
+        """by_direction: `lines` has a kernel of its own for lines against memory order. ahead: see
+        cpu/saved."""
         self.scan = scan
         self.shares = scan.carried is not None
         bodies = {"along": _along, "lines": _lines, "across": _across}
@@ -63,76 +68,33 @@ class Walks:
         shared = Pieces(scan)
         self.kernels: dict[str, Kernel] = {}
         for walk, make in bodies.items():
-            self._add(walk, make(scan, shared), name, module)
+            body = make(scan, shared)
+            if ahead is not None:
+                body = _twice(make(ahead, Pieces(ahead, scan)), body)
+            self._add(walk, body, name, module)
         if by_direction:
             for walk, back in (("lines", 0), ("lines_back", 1)):
-                shared.back = _always(back)
+                shared.back = always(back)
                 self._add(walk, _lines(scan, shared), name, module)
 
     def _add(self, walk: str, body: Callable[..., Any], name: str, module: str) -> None:
         self.kernels[walk] = named(body, f"{name}_{walk}", module)
 
 
-def _always(back: int) -> Callable[..., Any]:
-    return inlined(lambda task: back)
+def _twice(ahead: Callable[..., Any], back: Callable[..., Any]) -> Callable[..., Any]:
+    there, again = inlined(ahead), inlined(back)
 
+    def both(task, lo, hi):
+        there(task, lo, hi)
+        again(task, lo, hi)
 
-class Pieces:
-    """What the walks of a scan share."""
-
-    def __init__(self, scan: Scan) -> None:
-        places = [
-            (place_ahead if far else place_at, t)
-            for t, far in zip(scan.inputs, scan.ahead, strict=True)
-        ]
-        self.ins = cursors_of(places)
-        outs = [(place_at, t) for t in scan.outputs] + [(index_place, t) for t in scan.indices]
-        self.outs = cursors_of(outs)
-        self.copy_in = copies_in(scan.neutral, scan.ahead)
-        self.tile = tile_of(scan)
-        self.stretch = _stretch(scan, self)
-        carried, rebased = scan.carried, scan.rebased
-        if carried is None or rebased is None:
-            self.renewed = inlined(lambda none, state: state)
-        else:
-            self.renewed = inlined(lambda none, state: rebased(none, carried(state)))
-        self.start, self.begin, self.finish = starts(scan), begins(scan), finishes(scan)
-        self.back: Callable[..., Any] = runs_back
-
-
-def _stretch(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    """Steps k to end of one line."""
-    tile, copy_in, most = pieces.tile, pieces.copy_in, max(scan.ahead)
-
-    @inlined
-    def stretch(ins, outs, boxes, k, end, about, straight, state, streaming, W, back):
-        in_boxes, out_boxes = boxes
-        n, B = about[0], block_of(ins[0][0])
-        rows = B * W
-        while k < end:
-            whole = (min(end, n - most) - k) // rows if straight else 0
-            source, target, at = ins, outs, k
-            some = min(rows, end - k)
-            if whole <= 0:
-                copy_in(ins, in_boxes, k, 0, some, 1, n - k, W, B, ALONG, back)
-                source, target, at = in_boxes, out_boxes, 0
-            for r in range(max(whole, 1)):
-                state = tile(
-                    source, target, at + r * rows, 0, 2 * B, k + r * rows, about, state,
-                    streaming and whole > 0, W, ALONG, back,
-                )  # fmt: skip
-            if whole <= 0:
-                copy_out(outs, out_boxes, k, 0, some, 1, W, B, ALONG, back)
-            k += max(whole, 1) * rows
-        return state
-
-    return stretch
+    return both
 
 
 @inlined
-def _streams_to(task, out, back):
-    """Whether the rows of a line leave in aligned pieces of 16 bytes, past the caches."""
-    return word(task, STREAMS) != 0 and is_aligned(out[0], out[1] + back, 16)
+def _chunk_at(chunk, n, lead):
+    """Begin and end of a chunk. The first has the short block of a walk ahead, too."""
+    return chunk * CHUNK + lead * (chunk > 0), min((chunk + 1) * CHUNK + lead, n)
 
 
 @inlined
@@ -143,13 +105,16 @@ def _fence_streams(task):
 
 
 def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
-    start, ins_of, outs_of = pieces.start, pieces.ins, pieces.outs
+    start, ins_of, outs_of, back_of = pieces.start, pieces.ins, pieces.outs, pieces.back
     stretch, renewed, begin, finish = pieces.stretch, pieces.renewed, pieces.begin, pieces.finish
+    streams, target, lead_of, with_area = (
+        pieces.streams, pieces.target, pieces.lead, pieces.with_area,
+    )  # fmt: skip
 
     def along(task, lo, hi):
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
-        straight, back, none = word(task, STRAIGHT) != 0, runs_back(task), start(task, p, 1)
+        straight, back, none = word(task, STRAIGHT) != 0, back_of(task), start(task, p, 1)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ALONG, back),
             boxes_for(outs_of(task, 0), W, B, ALONG, back),
@@ -158,11 +123,11 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             # Lines in the order of the walk: what is prefetched beyond one is the next.
             line = lo + hi - 1 - number if back != 0 else number
             ins, outs = ins_of(task, line), outs_of(task, line)
-            streaming = _streams_to(task, outs[0], back)
+            streaming = streams_to(streams(task), target(ins, outs), back)
             state, initial = begin(task, none, line, 0, 1, 1)
-            about = about_line(task, n, initial)
-            for k in range(0, n, CHUNK):
-                end = min(k + CHUNK, n)
+            about = with_area(task, about_line(task, n, initial), p, line, 1)
+            for chunk in range((n + CHUNK - 1) // CHUNK):
+                k, end = _chunk_at(chunk, n, lead_of(n, B))
                 state = stretch(
                     ins, outs, boxes, k, end, about, straight, state, streaming, W, back
                 )
@@ -176,24 +141,28 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, carried, rebased = pieces.start, scan.carried, scan.rebased
     ins_of, outs_of, stretch = pieces.ins, pieces.outs, pieces.stretch
-    begin, finish = pieces.begin, pieces.finish
+    begin, finish, back_of = pieces.begin, pieces.finish, pieces.back
+    streams, target, lead_of, with_area = (
+        pieces.streams, pieces.target, pieces.lead, pieces.with_area,
+    )  # fmt: skip
 
     def shared(task, lo, hi):
         """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so
         that the next need not wait for this one's outputs."""
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
-        straight, back, none = word(task, STRAIGHT) != 0, runs_back(task), start(task, p, 1)
+        straight, back, none = word(task, STRAIGHT) != 0, back_of(task), start(task, p, 1)
         lines = word(task, STRIP)
         in_boxes = boxes_for(ins_of(task, 0), W, B, ALONG, back)
         out_boxes = boxes_for(outs_of(task, 0), W, B, ALONG, back)
         for item in range(lo, hi):
             chunk = item // lines
-            line, k = item - chunk * lines, chunk * CHUNK
-            end, link = min(k + CHUNK, n), link_of(task, LINKS, line, carried(none))
+            line = item - chunk * lines
+            k, end = _chunk_at(chunk, n, lead_of(n, B))
+            link = link_of(task, LINKS, line, carried(none))
             ins, outs, state = ins_of(task, line), outs_of(task, line), none
             first, initial = begin(task, none, line, 0, 1, 1)
-            about = about_line(task, n, initial)
+            about = with_area(task, about_line(task, n, initial), p, line, 1)
             early = end < n and not is_turn(link, chunk)
             if early:
                 state = stretch(
@@ -207,7 +176,7 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                 publish(link, chunk, carried(rebased(state, base)))
             state = stretch(
                 ins, outs, (in_boxes, out_boxes), k, end, about, straight, rebased(first, base),
-                _streams_to(task, outs[0], back), W, back,
+                streams_to(streams(task), target(ins, outs), back), W, back,
             )  # fmt: skip
             if not early:
                 publish(link, chunk, carried(state))
@@ -221,32 +190,36 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, ins_of, outs_of, tile = pieces.start, pieces.ins, pieces.outs, pieces.tile
     copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
-    most, tensors, back_of = max(scan.ahead), scan.tensors, pieces.back
+    most, tensors, back_of = max(scan.ahead), pieces.tensors, pieces.back
+    streams, target, lead_of = pieces.streams, pieces.target, pieces.lead
+    with_area, beside = pieces.with_area, pieces.beside
 
     @inlined
     def group(ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back):
         """All steps of the lines from c on."""
         in_boxes, out_boxes = boxes
         n, B, k = about[0], block_of(ins[0][0]), 0
+        lead = lead_of(n, B)
         while k < n:
-            end = min((k // CHUNK + 1) * CHUNK, n)
+            end = min(((k - lead) // CHUNK + 1) * CHUNK + lead, n)
             # Tiles of whole lines; one that ends before its last step has masks.
             last = end + B - 1 if masks_rows(ins[0][0]) else min(end, n - most)
             whole = (last - k) // B if straight and count == W else 0
-            source, target, at, line, left = ins, outs, k, c, n - k
-            some = min(B, end - k)
+            source, into, at, line = ins, outs, k, c
+            left, some = (n if k >= lead else lead) - k, min(B, end - k)
             if whole <= 0:
                 copy_in(ins, in_boxes, k, c, some, count, n - k, W, B, LINES, back)
-                source, target, at, line, left = in_boxes, out_boxes, 0, 0, 2 * B
+                source, into, at, line, left = in_boxes, out_boxes, 0, 0, 2 * B
             for r in range(max(whole, 1)):
                 state = tile(
-                    source, target, at + r * B, line, left - r * B, k + r * B, about, state,
+                    source, into, at + r * B, line, left - r * B, k + r * B, about, state,
                     streaming and whole > 0, W, LINES, back,
                 )  # fmt: skip
             if whole <= 0:
                 copy_out(outs, out_boxes, k, c, some, count, W, B, LINES, back)
             k += max(whole, 1) * B
             if k >= end:
+                k = end
                 state = renewed(none, state)
         return state
 
@@ -261,13 +234,14 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         for item in range(lo, hi):
             first, column, total = strip_at(task, item)
             ins, outs = ins_of(task, first), outs_of(task, first)
-            out = outs[0]
-            streaming = _streams_to(task, out, back)
+            out = target(ins, outs)
+            streaming = streams_to(streams(task), out, back)
             streaming = streaming and is_aligned(out[0], out[1] + out[3] + back, 16)
             for c in range(column, min(column + word(task, STRIP), total), W):
                 count = min(W, total - c)
                 state, initial = begin(task, none, first, c, count, W)
-                about = about_line(task, n, initial)
+                about = with_area(task, about_line(task, n, initial), p, first, total)
+                about = beside(about, c, count)
                 state = group(
                     ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back
                 )
@@ -281,18 +255,18 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, work, tile = pieces.start, scan.work, pieces.tile
     ins_of, outs_of = pieces.ins, pieces.outs
     copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
-    most = max(scan.ahead)
+    most, streams, target_of, lead_of = max(scan.ahead), pieces.streams, pieces.target, pieces.lead
+    with_area, beside = pieces.with_area, pieces.beside
 
     @inlined
-    def block(ins, outs, boxes, k, low, end, about, cells, streaming, near, W):
+    def block(ins, outs, boxes, k, some, low, end, about, cells, streaming, near, W):
         """One block of steps of the columns from low to end; low may be negative, where tiles start
         at a cache line of the output and the first is a part."""
         in_boxes, out_boxes = boxes
         states, initials = cells
-        n, B = about[0], block_of(ins[0][0])
-        some, c = min(B, n - k), low
+        n, B, c = about[0], block_of(ins[0][0]), low
         while c < end:
-            whole = (end - c) // W if k + B + most <= n and c >= 0 else 0
+            whole = (end - c) // W if some == B and k + B + most <= n and c >= 0 else 0
             source, target, at, column = ins, outs, k, c
             first = max(c, 0)
             count = min(c + W, end) - first
@@ -303,10 +277,11 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             for r in range(max(whole, 1)):
                 if near:
                     prefetch_tile(ins, k + AHEAD, c + r * W, B)
+                here = (*about[:4], initials[cell + r], *about[5:])
                 states[cell + r] = tile(
                     source, target, at, column + r * W, 2 * B, k,
-                    (*about[:4], initials[cell + r], *about[5:]),
-                    states[cell + r], streaming and whole > 0, W, ACROSS, 0,
+                    beside(here, first + r * W, count), states[cell + r],
+                    streaming and whole > 0, W, ACROSS, 0,
                 )  # fmt: skip
             if whole <= 0:
                 copy_out(outs, out_boxes, k, first, some, count, W, B, ACROSS, 0)
@@ -316,7 +291,7 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         p = pointer(task, TENSORS)
         n, B, W = extent(words(task, AXIS)), block_of(p), lanes_across(p)
         strip, none = word(task, STRIP), start(task, p, W)
-        about = about_line(task, n, work(p, W))
+        plain, lead = about_line(task, n, work(p, W)), lead_of(n, B)
         states = stack(none, cells_across(p, SIDE))
         initials = stack(work(p, W), cells_across(p, SIDE))
         boxes = (
@@ -326,7 +301,8 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         for item in range(lo, hi):
             first, column, total = strip_at(task, item)
             ins, outs = ins_of(task, first), outs_of(task, first)
-            out, streaming = outs[0], word(task, STREAMS) != 0
+            about = with_area(task, plain, p, first, total)
+            out, streaming = target_of(ins, outs), streams(task)
             head = to_next_line(out[0], out[1]) if streaming else 0
             streaming = streaming and is_aligned(out[0], out[1] + head + out[2], 64)
             # Whole cache lines of the output: the first strip begins with a part of one.
@@ -337,11 +313,14 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
                 c = low + cell * W
                 count = min(c + W, end) - max(c, 0)
                 states[cell], initials[cell] = begin(task, none, first, max(c, 0), count, W)
-            for k in range(0, n, B):
-                if k > 0 and k % CHUNK == 0:
+            k, cells_of_all = 0, (states, initials)
+            while k < n:
+                if k > lead and (k - lead) % CHUNK == 0:
                     for cell in range(cells):
                         states[cell] = renewed(none, states[cell])
-                block(ins, outs, boxes, k, low, end, about, (states, initials), streaming, near, W)
+                some = min(B, (n if k >= lead else lead) - k)
+                block(ins, outs, boxes, k, some, low, end, about, cells_of_all, streaming, near, W)
+                k += some
             for cell in range(cells):
                 c = low + cell * W
                 finish(task, states[cell], first, max(c, 0), min(c + W, end) - max(c, 0))

@@ -59,7 +59,7 @@ from pullback.contract.record import (
 )
 from pullback.contract.state import FINAL_STATE, STATE, check_stateful, state_bytes
 from pullback.ops.scan import oracle
-from pullback.ops.scan.recomputed import carried_bytes
+from pullback.ops.scan.recomputed import CHUNKS, Kept, of_blocks
 from pullback.ops.scan_oracle import last_of
 from pullback.plan.plan import Plan
 
@@ -232,11 +232,11 @@ def carries(desc: ScanDescriptor) -> bool:
     return desc.kind in (ScanKind.CUMSUM, ScanKind.CUMPROD)
 
 
-def recomputed_bytes(desc: ScanDescriptor) -> int:
-    """Of the workspace, for a y that is not kept."""
+def kept(desc: ScanDescriptor) -> Kept | None:
+    """What a backward keeps in the workspace: products before each block, if y is not given."""
     if desc.kind not in NEEDS_Y or keeps_y(desc):
-        return 0
-    return carried_bytes(Extension.of(desc))
+        return None
+    return CHUNKS if desc.kind is ScanKind.LOG_CUMSUM_EXP else of_blocks(desc.element.itemsize, 8)
 
 
 def _workspace(desc: ScanDescriptor) -> int:
@@ -248,7 +248,9 @@ def _workspace(desc: ScanDescriptor) -> int:
 
 
 def _workspace_backward(desc: ScanDescriptor) -> int:
-    extension, inner = extension_of(desc, True), recomputed_bytes(desc)
+    extension, inner = extension_of(desc, True), 0
+    if own := kept(desc):
+        inner = own.nbytes(Extension.of(desc))
     if extension.is_plain:
         return inner
     return arena(extension, staged_backward(desc), desc.element.itemsize, inner)[TOTAL]

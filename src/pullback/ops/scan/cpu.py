@@ -15,11 +15,10 @@ from pullback.cpu.walks import Walks
 from pullback.ops.scan.contract import (
     EXTREMA,
     IDENTITY,
-    NEEDS_Y,
     carries,
     extension_of,
     keeps_y,
-    recomputed_bytes,
+    kept,
     staged,
     staged_backward,
 )
@@ -42,6 +41,8 @@ def _cumprod(desc: Any, _positions: bool = False) -> Walks:
 def _cumprod_backward(desc: Any) -> Walks:
     from pullback.ops.scan import cpu_cumprod_backward as kernels
 
+    if not keeps_y(desc):
+        return kernels.CUMPROD_BACKWARD_RECOMPUTED
     if desc.element is ElementKind.F64:
         walks = kernels.CUMPROD_BACKWARD_F64_EXCLUSIVE, kernels.CUMPROD_BACKWARD_F64
     else:
@@ -78,7 +79,7 @@ def _forward(desc: Any, x: Any, y: Any, indices: Any, edges: Any = (None, None))
 
 def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, edges: Any = (None, None)) -> Program:
     walks = _BACKWARD.get(desc.kind)
-    if walks and (desc.kind is ScanKind.CUMSUM or keeps_y(desc)):
+    if walks:
         if desc.kind is ScanKind.CUMSUM:  # whatever sums start from
             edges = (None, edges[1])
         return scan_program(walks(desc), desc, (dy, dx, x, y), against=True, edges=edges)
@@ -125,14 +126,13 @@ def backward(
         initial,
         offsets,
         d_initial,
-        inner=recomputed_bytes(desc),
+        kept=kept(desc),
         back=_walks_back(desc),
         own=extension.own,
     )
 
 
 def _walks_back(desc: Any) -> bool:
-    """Whether the walk of a backward is against the axis: those that recompute y, and those of
-    extrema, go ahead first."""
-    ahead = desc.kind in EXTREMA or (desc.kind in NEEDS_Y and not keeps_y(desc))
+    """Whether the walk of a backward is against the axis: some go ahead first."""
+    ahead = desc.kind in EXTREMA or (desc.kind is ScanKind.LOG_CUMSUM_EXP and not keeps_y(desc))
     return bool(desc.reverse == ahead)

@@ -73,6 +73,11 @@ def holds_of(last: bool) -> Function:
     )
 
 
+@inlined
+def all_numbers(state, columns):
+    return not (any_nan(columns[0]) or any_lane(is_nan(state[0])))
+
+
 def _values(last: bool) -> Scan:
     wins, stays = wins_of(last), inlined(_STAYS[last])
     stays_nan = inlined(lambda a, b: select(wins(b, a), b, a))
@@ -94,9 +99,6 @@ def _values(last: bool) -> Scan:
         return within, combine, apply
 
     within, combine, apply = scan_by(stays_nan)
-    numbers = inlined(
-        lambda state, columns: not (any_nan(columns[0]) or any_lane(is_nan(state[0])))
-    )
     return Scan(
         neutral=(-INFINITY,),
         work=_work,
@@ -104,7 +106,7 @@ def _values(last: bool) -> Scan:
         within=within,
         combine=combine,
         apply=apply,
-        fast=(numbers, *scan_by(stays)),
+        fast=(all_numbers, *scan_by(stays)),
         held=(
             holds_of(last),
             inlined(

@@ -10,7 +10,10 @@ leaves.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+from numba import types
 
 from pullback.cpu.blocks import both
 from pullback.cpu.edges import at_step
@@ -25,10 +28,10 @@ from pullback.cpu.numerics import (
     two_sum,
 )
 from pullback.cpu.scan import Scan
-from pullback.cpu.tiles import spread
+from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import absolute, all_lanes, fma, select, splat
 from pullback.cpu.walks import Walks
-from pullback.ops.scan.cpu_cumprod import f64_lanes, repair, stays_in_range
+from pullback.ops.scan.cpu_cumprod import CUMPROD, f64_lanes, repair, stays_in_range
 
 Function = Callable[..., Any]
 
@@ -193,12 +196,85 @@ def _walks(name: str, ways: tuple[Function, ...], edged: Function, ahead: int) -
     return Walks(scan, name, __name__)
 
 
-CUMPROD_BACKWARD = _walks("cumprod_backward", (_parts, _sums, _step_by_step), _edged, 1)
+_WAYS = _parts, _sums, _step_by_step
+CUMPROD_BACKWARD = _walks("cumprod_backward", _WAYS, _edged, 1)
 CUMPROD_BACKWARD_EXCLUSIVE = _walks(
     "cumprod_backward_exclusive",
     (_parts_exclusive, _sums_exclusive, _step_by_step_exclusive),
     _edged_exclusive,
     0,
+)
+
+
+# --- f16 and bf16: the walk ahead saves the product before each block -----------------------------
+
+
+@inlined
+def _products_before(v, y):
+    """Before each step, where y is the product before the last."""
+    b = y * v[3]
+    c = y * (v[3] * v[2])
+    return y * ((v[3] * v[2]) * v[1]), c, b, y
+
+
+@inlined
+def _may_quads(state, columns):
+    v = columns[1]
+    return _may(state, (v, v[:4])) and _may(state, (v, v[4:]))
+
+
+def _by_quads(within: Function, combine: Function, apply: Function) -> tuple[Function, ...]:
+    """A block of eight as two of four."""
+
+    @inlined
+    def both_within(columns):
+        g, v, y = columns
+        early = _products_before(v[4:], y)
+        late = _products_before(v[:4], early[0] * v[4])
+        a, first = within((g[:4], v[:4], late))
+        b, second = within((g[4:], v[4:], early))
+        return (a, first, b), (*first, *second)
+
+    @by_type
+    def both_combined(state, total):
+        n = len(total) // 2
+        return lambda state, total: combine(combine(state, total[:n]), total[n:])
+
+    @inlined
+    def both_applied(entering, inner):
+        a, first, b = inner
+        u, w = apply(entering, a), apply(combine(entering, first), b)
+        return (u[0] + w[0],)
+
+    return both_within, both_combined, both_applied
+
+
+_PRODUCTS = Scan(
+    neutral=(1.0,),
+    work=f64_lanes,
+    start=CUMPROD.scan.start,
+    within=CUMPROD.scan.within,
+    combine=CUMPROD.scan.combine,
+    apply=inlined(lambda entering, inner, option: entering[0]),
+    inputs=(2,),
+    outputs=(),
+    saves=types.float64,
+)
+_BY_QUADS = _by_quads(*_careful_by(*_WAYS))
+_SCAN_RECOMPUTED = replace(
+    CUMPROD_BACKWARD.scan,
+    neutral=(-0.0, 1.0),
+    inputs=(0, 2),
+    ahead=(0, 0),
+    edged=None,
+    recalls=types.float64,
+    within=_BY_QUADS[0],
+    combine=_BY_QUADS[1],
+    apply=_BY_QUADS[2],
+    fast=(_may_quads, *_by_quads(*_affine_by(*_WAYS[:2]))),
+)
+CUMPROD_BACKWARD_RECOMPUTED = Walks(
+    _SCAN_RECOMPUTED, "cumprod_backward_recomputed", __name__, ahead=_PRODUCTS
 )
 
 

@@ -1,9 +1,9 @@
 """Scans that are not on the engine (cpu/scan): which kernel a plan runs, and over which lines.
 
-These are logcumsumexp and its backward, the backward of extrema, and that of products of f16 and
-bf16. Where things are: `cpu_logsumexp` and the `_backward` modules hold the kernels; beside them
-stand `_recomputed` or `_halves`, where no y is kept, and `_chained` kernels, whose threads share a
-line. The mathematics of log-sum-exp is in `cpu_exponents`, `cpu_decays` and `cpu_decay_pairs`.
+These are logcumsumexp and its backward, and the backward of extrema. Where things are:
+`cpu_logsumexp` and the `_backward` modules hold the kernels; beside them stand `_recomputed`, where
+no y is kept, and `_chained` kernels, whose threads share a line. The mathematics of log-sum-exp is
+in `cpu_exponents`, `cpu_decays` and `cpu_decay_pairs`.
 
 How the steps of a line lie in vectors: eight under each other (`cpu_columns`, walked in
 `cpu_groups`), halves as two quads (`cpu_octets`); across the axis, lines next to each other
@@ -27,7 +27,6 @@ from pullback.cpu.scan_program import sign_bit
 from pullback.cpu.scan_words import MOST_TENSORS
 from pullback.cpu.sweep import AXIS
 from pullback.ops.scan.cpu_panels import APART, AT_ONCE, MOST, ROOM, panel_lines
-from pullback.ops.scan.recomputed import RECOMPUTED
 from pullback.tensor.layout import AxisLoops, along_axis
 
 VECTOR_BYTES = 32
@@ -72,22 +71,6 @@ def _way(room: ModuleType, name: str, **traits: Any) -> Way:
 Ways = tuple[dict[Any, Way], dict[Any, Way]]
 
 
-def _products() -> Ways:
-    from pullback.ops.scan import cpu_product_halves_backward as recomputed
-
-    return {}, {
-        False: _way(
-            recomputed,
-            "cumprod_recomputed",
-            lines=recomputed.SIDE,
-            whole_rows=True,
-            # What a longer line keeps has no room of its own.
-            short=min(SHORT, RECOMPUTED),
-            strided=min(STRIDED, RECOMPUTED),
-        ),
-    }
-
-
 def _log_sums() -> Ways:
     from pullback.ops.scan import cpu_logsumexp as sums
     from pullback.ops.scan import cpu_logsumexp_backward as kept
@@ -125,7 +108,6 @@ def _extrema() -> Ways:
 
 
 _OF = {
-    K.CUMPROD: _products,
     K.LOG_CUMSUM_EXP: _log_sums,
     K.CUMMAX: _extrema,
     K.CUMMIN: _extrema,

@@ -1,18 +1,37 @@
-"""Where a backward recomputes the y it was not given: chunk by chunk, as its kernels and the
-workspace of its plan agree. Kernels import this and not the contract, whose edits are none of
-theirs."""
+"""What backwards need of the workspace, as their kernels and the contracts of their plans agree.
+Kernels import this and not the contract, whose edits are none of theirs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-RECOMPUTED = 256  # steps whose y is recomputed at once
+from pullback.cpu.scan_words import block_steps
+
+RECOMPUTED = 256  # steps whose y logcumsumexp recomputes at once
+SLACK = 512  # bytes: tiles that a line does not fill read on, whatever is there
 
 
-def carried_bytes(extension: Any) -> int:
-    """What is carried into each chunk, 16 bytes for each line; nothing into the only one."""
-    n = extension.staged[extension.axis]
-    chunks = -(-n // RECOMPUTED)
-    if extension.pieces is not None:  # a chunk of each may be short
-        chunks += extension.pieces
-    return 16 * extension.lines * chunks if chunks > 1 else 0
+@dataclass(frozen=True)
+class Kept:
+    """So many bytes for each line and each of so many steps; none where a line has no more than
+    `least` times as many."""
+
+    steps: int
+    size: int
+    least: int = 0
+    slack: int = 0
+
+    def nbytes(self, extension: Any) -> int:
+        blocks = -(-extension.staged[extension.axis] // self.steps)
+        if extension.pieces is not None:  # one of each may be short
+            blocks += extension.pieces
+        return self.size * extension.lines * blocks + self.slack if blocks > self.least else 0
+
+
+CHUNKS = Kept(RECOMPUTED, 16, least=1)  # what is carried into each
+
+
+def of_blocks(itemsize: int, size: int) -> Kept:
+    """Of each block of a scan: see cpu/saved."""
+    return Kept(block_steps(itemsize), size, slack=SLACK)
