@@ -17,6 +17,7 @@ NAMES = ("segment_sum", "segment_max", "segment_log_softmax", "segment_std")
 
 
 def segment_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
+    yield from error_faults(mesh, rank, size)
     torch.manual_seed(2)
     x = torch.randn(40, 3)
     some = torch.randint(0, 9, (40,))
@@ -44,6 +45,36 @@ def segment_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
             pairs = zip(found, wanted, strict=True)
             if not all(same(f, w[at]) for f, w in pairs) or not same(part.grad, whole.grad[own]):
                 yield f"{name} by {by}: other values"
+
+
+def error_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
+    """What the last rank finds wrong with its ids, all raise, with one sentence; none waits."""
+    last = rank == size - 1
+    x, ids, edges = torch.ones(3, 2), torch.zeros(3).long(), torch.arange(3)
+    wrong, lower = (torch.tensor([n, 1, 0]) if last else ids for n in (9, 3))
+    share = size * 2 + 1 if last else 0
+    sums, graph = distributed.segment_sum, distributed.gather_segment_reduce
+    calls: list[tuple[str, Any, str]] = [
+        ("rows", lambda: sums(x, wrong, 4, over=mesh), "9 at position 0"),
+        ("segments", lambda: sums(x, wrong, 4, over=mesh, by="segments"), "9 at position 0"),
+        ("order", lambda: sums(x, lower, 4, over=mesh, indices_are_sorted=True), "1 at position 1"),
+        ("exact", lambda: sums(x, wrong, 4, over=mesh, exact=True), "9 at position"),
+        ("table", lambda: distributed.embedding(x, wrong + share, over=mesh), "at position"),
+        ("graph", lambda: graph(x, edges, wrong, 4, over=mesh), "9 at position 0"),
+        ("bag", lambda: distributed.embedding_bag(
+            x, edges, torch.tensor([0, 7 if last else 1]), over=mesh), f"on rank {size - 1}"),
+    ]  # fmt: skip
+    for name, call, said in calls:
+        try:
+            call()
+            own = "no error"
+        except pb.InvalidProblem as error:
+            own = str(error)
+        sentences: list[Any] = [None] * size
+        dist.all_gather_object(sentences, own)
+        if said not in own or len(set(sentences)) != 1:
+            yield f"bad ids, {name}: {sentences}"
+    graph(x, edges, ids, 4, over=mesh)  # ranks go on together
 
 
 def _first(results: Any) -> tuple[Tensor, ...]:

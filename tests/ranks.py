@@ -147,7 +147,7 @@ LOCAL: list[tuple[str, dict[str, Any], int]] = [
     ("sparsemax", {}, 1),
     ("entmax15", {}, 1),
     ("entmax", {"alpha": 1.7}, 1),
-    ("cumsum", {"exact": True}, 2),
+    ("cumsum", {"exact": True}, 3),
 ]  # fmt: skip
 
 
@@ -182,12 +182,45 @@ def local_faults(mesh: Any, rank: int, size: int) -> Iterator[str]:
         yield "cummax with indices: other values"
     yield from loss_faults(mesh, own)
     yield from table_faults(mesh, own, borders, rank)
+    yield from exact_faults(mesh, own)
     for wrong in (None, "sp", 3):
         try:
             distributed.cumsum(X, over=wrong)
             yield f"over={wrong}: no error"
         except pb.InvalidProblem:
             pass
+
+
+def exact_faults(mesh: Any, own: slice) -> Iterator[str]:
+    """Sixteen bits, a vector, segments, and what cannot be promised."""
+    ids = torch.arange(11) // 4
+    for name, args in (
+        ("logcumsumexp", (X,)),
+        ("cumprod", (X.bfloat16(),)),
+        ("softmax", (X.half(),)),
+        ("cumsum", (X[0],)),
+        ("segment_logsumexp", (X.t().contiguous(), ids, 3)),
+    ):
+        whole = getattr(pb, name)(*args)
+        parts = (args[0][own], ids[own], 3) if name.startswith("segment") else (args[0][..., own],)
+        found = getattr(distributed, name)(*parts, over=mesh, exact=True)
+        wanted = whole if name.startswith("segment") else whole[..., own]
+        if not torch.equal(found, wanted):
+            yield f"{name} of {args[0].dtype}, exact: other bits"
+    part = X8[:, own].clone().requires_grad_()
+    calls: list[Callable[[], Any]] = [
+        lambda: distributed.embedding_bag(TABLE, IDS.view(3, 2), over=mesh, exact=True),
+        lambda: torch.autograd.grad(
+            distributed.cumsum(part, over=mesh, exact=True).sum(), part, create_graph=True
+        ),
+    ]
+    for call in calls:
+        try:
+            call()
+            yield "exact where it cannot be: no error"
+        except pb.Unsupported as error:
+            if "`exact` must be False" not in str(error):
+                yield str(error)
 
 
 def loss_faults(mesh: Any, own: slice) -> Iterator[str]:

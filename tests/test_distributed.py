@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.distributed.cost import collectives, table
+from pullback.distributed.cost import collectives, model, table
+from pullback.distributed.exact import exact
 from pullback.distributed.forms import forms, sends
 from pullback.distributed.slices import run_slices
 
@@ -114,6 +115,55 @@ def test_parts_are_those_of_the_whole(name: str, dtype: Any) -> None:
                 assert "CANDIDATES" in vars(sys.modules[forms()[called].__module__]), where
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", [*SCANS, *MAPS])
+def test_exact_parts_have_the_bits_of_the_whole(name: str, dtype: Any) -> None:
+    """Whole rows go to one rank each: more ranks than rows, and parts of one step and of none."""
+    n = 130
+    for borders in ([64], [1, 1, 40, 90]):
+        for called, tensors, options in _cases(name, dtype, n):
+            function = getattr(pb, called).function
+            wanted = function(**tensors, **options)
+            ranks: list[dict[str, Any]] = [
+                function.bind((), {**tensors, **options}) for _ in range(len(borders) + 1)
+            ]
+            for tensor in tensors.keys() - {"initial"}:
+                for rank, part in zip(ranks, _slices(tensors[tensor], borders), strict=True):
+                    rank[tensor] = part
+            found, count, _sent = run_slices(exact, function, ranks)
+            for i, whole in enumerate(wanted if isinstance(wanted, tuple) else (wanted,)):
+                parts = [results[i] for results in found]
+                joined = np.concatenate(parts, -1) if whole.ndim == 2 else parts[-1]
+                where = f"{called} {options} at {borders}, result {i}"
+                assert joined.tobytes() == whole.tobytes(), where
+            # Extents, each operand there, each result back.
+            assert count == 1 + len(tensors.keys() - {"initial"}) + len(found[0]), called
+
+
+def test_exact_operands_that_are_stretched_along_the_axis() -> None:
+    """A factor a row beside a part of one step, and a vector, which has no rows to share."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(3, k)).astype(np.float32) for k in (1, 9))
+    for function, tensors in (
+        (pb.linear_scan.function, {"a": a, "b": b}),
+        (pb.linear_scan.function, {"a": b[0], "b": b}),
+        (pb.cumsum.function, {"x": b[0]}),
+        (pb.linear_scan_backward.function, {"dh": b, "a": a, "h": b}),
+        (pb.softmax_loss.function, {"x": b, "target": np.array([3, 8, 0])}),
+    ):
+        wanted = function(**tensors)
+        ranks = []
+        for own in (slice(0, 1), slice(1, 1), slice(1, 9)):
+            given = {n: t[..., own] if t.shape[-1] == 9 else t for n, t in tensors.items()}
+            ranks.append(function.bind((), given))
+        found, *_ = run_slices(exact, function, ranks)
+        for i, whole in enumerate(wanted if isinstance(wanted, tuple) else (wanted,)):
+            parts = [results[i] for results in found]
+            along = whole.ndim and whole.shape[-1] == 9
+            joined = np.concatenate(parts, -1) if along else parts[1]
+            assert np.array_equal(joined, whole), (function.name, i)
+
+
 def test_products_that_leave_the_range_come_back() -> None:
     """Through float64 alone the carries of these parts would be 0 and NaN."""
     x = np.repeat([2.0**-4, 2.0**4, 2.0**-4, 2.0**4], 1000).astype(np.float32)[None]
@@ -186,9 +236,11 @@ def test_no_form_sends_more_than_it_has_to_without_a_reason() -> None:
         assert enough or sent.why, name
         assert sent.besides * 8 <= 64, name
     text = (Path(__file__).parents[1] / "docs" / "distributed.md").read_text()
-    assert table() in text, (
-        "python -c 'from pullback.distributed.cost import table; print(table())'"
-    )
+    for made in (table, model):
+        name = made.__name__
+        assert made() in text, (
+            f"python -c 'from pullback.distributed.cost import {name}; print({name}())'"
+        )
 
 
 def _run(script: str, *args: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pullback
 from pullback.contract.errors import Unsupported
-from pullback.distributed.forms import forms, gradients
+from pullback.distributed.exact import exact
+from pullback.distributed.forms import composed, forms, gradients
 from pullback.distributed.routes import routed
-from pullback.ops.axes import axes_of
-from pullback.ops.sharding import Array, Form, Spread, State
+from pullback.ops.sharding import Array, Form, Spread
 
 
 class Gradient:
@@ -50,47 +50,30 @@ def recorded(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extra.items() if arguments[name] != value}
 
 
+def check_exact(function: Any, by: str, routes: bool) -> None:
+    """Raise where `exact=True` cannot be kept: `routes` says whether rows can go to the rank that
+    has their segment."""
+    if function.name in composed():
+        expected = "False: gradients of each rank's bags are rounded before they are summed"
+        raise Unsupported(function.name, "exact", expected, "True")
+    if by == "segments" and not routes:
+        raise Unsupported(function.name, "by", "'rows' for exact=True in JAX", repr(by))
+
+
 @cache
-def form_of(function: Any, exact: bool, by: str = "rows") -> Form:
+def form_of(function: Any, same_bits: bool, by: str = "rows") -> Form:
     """How one rank's part of a call is computed."""
     if by != "rows":
         return routed
     form = forms().get(function.name)
-    if form is not None and (not exact or getattr(form, "exact", False)):
-        return _or_gathered(form)
-    return _gathered
+    if form is not None and (not same_bits or getattr(form, "exact", False)):
+        return _or_exact(form)
+    return exact
 
 
-def _or_gathered(form: Form) -> Form:
+def _or_exact(form: Form) -> Form:
     def chosen(s: Spread, function: Any, arguments: Mapping[str, Any]) -> Any:
         found = form(s, function, arguments)
-        return _gathered(s, function, arguments) if found is None else found
+        return exact(s, function, arguments) if found is None else found
 
     return chosen
-
-
-def _gathered(
-    s: Spread, function: Any, arguments: Mapping[str, Any]
-) -> tuple[tuple[Array, ...], State]:
-    """The call on whole arrays, and this rank's part of the results: the bits of one machine."""
-    given = {name: value for name, value in arguments.items() if name in function.parameters}
-    tensors = {n: t for n in function.tensors if hasattr(t := given[n], "shape")}
-    options = {n: value for n, value in given.items() if n not in tensors}
-    axes = axes_of(function, {n: tuple(t.shape) for n, t in tensors.items()}, options)
-    if axes is None or not axes.along:
-        expected = "of rank 1 at least, in parts along an axis"
-        raise Unsupported(function.name, "over", expected, "others")
-    names = axes.arguments
-    places = {n: names[n].index(axes.along) for n in tensors if axes.along in names[n]}
-    width = tensors[next(iter(places))].shape[next(iter(places.values()))]
-    (widths,) = s.gather(s.filled((), float(width), next(iter(tensors.values()))))
-    for name, at in places.items():
-        given[name] = s.whole(tensors[name], at, widths)
-    results = function(**given)
-    several = results if isinstance(results, tuple) else (results,)
-    return tuple(
-        s.part(result, axes.result(i).index(axes.along), widths, width)
-        if axes.along in axes.result(i)
-        else result
-        for i, result in enumerate(several)
-    ), ()

@@ -7,6 +7,7 @@ compare with the bytes that are really exchanged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log2, sqrt
 from typing import Any
 
 from pullback.contract.element import ElementKind
@@ -60,10 +61,61 @@ def collectives(name: str, element: ElementKind) -> Collectives | None:
     return Collectives("all_gather", found.collectives, per_row, besides, found.same, ids)
 
 
+def exact(operands: int, results: int, part: int) -> tuple[int, int]:
+    """How many collectives `exact=True` takes where an axis is free, and the bytes that a rank
+    gives to them: extents to an all-gather, and each operand and each result, of so many bytes
+    here, to an all-to-all."""
+    return 1 + operands + results, _WIDE * (1 + operands) + part * (operands + results)
+
+
 def of_sku(sku: Any) -> Collectives | None:
     """Of a kernel."""
     suffix = "_backward" if sku.direction == "backward" else ""
     return collectives(str(sku.op.value) + suffix, sku.element)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Between ranks: seconds for a message to begin, and bytes a second. Those of a fast network of
+    today; put your own in."""
+
+    latency: float = 5e-6
+    bandwidth: float = 25e9
+
+    def ring(self, sent: int, ranks: int) -> float:
+        """Seconds of an all-gather that hands parts around."""
+        return (ranks - 1) * (self.latency + sent / self.bandwidth)
+
+    def doubling(self, sent: int, ranks: int) -> float:
+        """Seconds of an all-gather that doubles what a rank has in each step."""
+        return ceil(log2(ranks)) * self.latency + (ranks - 1) * sent / self.bandwidth
+
+    def two_levels(self, sent: int, ranks: int) -> float:
+        """Seconds of two of them: within groups of sqrt(ranks), and then of what groups amount to,
+        over groups (a mesh of two dimensions)."""
+        return 2 * self.doubling(sent, ceil(sqrt(ranks)))
+
+    def exchange(self, sent: int, ranks: int) -> float:
+        """Seconds of an all-to-all in which a rank sends so many bytes in all."""
+        return (ranks - 1) * self.latency + sent * (ranks - 1) / ranks / self.bandwidth
+
+
+def model() -> str:
+    """What one all-gather of a cumsum in float32 costs, as Markdown: docs/distributed.md has it."""
+    cost, network = collectives("cumsum", ElementKind.F32), Network()
+    assert cost is not None
+    lines = [
+        "| rows | ranks | sent | received | ring, ms | doubling, ms | two levels, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for rows in (64, 4096, 65536):
+        for ranks in (64, 1024, 8192):
+            sent = cost.sent(rows)
+            ways = (network.ring, network.doubling, network.two_levels)
+            times = " | ".join(f"{1e3 * way(sent, ranks):.2g}" for way in ways)
+            received = cost.received(rows, ranks) / 2**20
+            lines.append(f"| {rows} | {ranks} | {sent / 1024:g} KiB | {received:g} MiB | {times} |")
+    return "\n".join(lines)
 
 
 def table() -> str:

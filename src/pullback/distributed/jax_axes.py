@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from pullback import distributed
 from pullback.contract.errors import InvalidProblem, Unsupported
-from pullback.distributed.calls import Gradient, form_of, recorded
+from pullback.distributed.calls import Gradient, check_exact, form_of, recorded
 from pullback.distributed.forms import composed, has_own_indices
 from pullback.internals.jax import varying
 from pullback.ops.axes import axes_of
@@ -158,6 +158,8 @@ def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool, by: s
     if by == "borders":
         expected = "'rows' or 'segments': how many segments begin on a device is decided by data"
         raise Unsupported(function.name, "by", expected, repr(by))
+    if exact:
+        check_exact(function, by, routes=False)
     try:
         lax.axis_size(over)
     except (NameError, TypeError, ValueError) as error:

@@ -5,6 +5,7 @@ process, one rank after the other. Checks use it, with as many ranks as they lik
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,22 @@ NUMPY = namespace(
 )
 
 
+@dataclass(frozen=True)
+class _Posted:
+    """What a rank gives to an all-to-all, so many elements to each rank."""
+
+    values: Array
+    sends: list[int]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes)
+
+    def to(self, rank: int) -> Array:
+        begin = sum(self.sends[:rank])
+        return self.values[begin : begin + self.sends[rank]]
+
+
 class _Waiting(Exception):
     """A rank has nothing to do until the others have said what they have."""
 
@@ -44,7 +61,7 @@ class Meeting:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.rounds: list[list[Array]] = []
+        self.rounds: list[list[Any]] = []
 
     @property
     def sent(self) -> int:
@@ -61,7 +78,7 @@ class Slice(Spread):
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
         self.calls = 0
 
-    def gathered(self, value: Array) -> list[Array]:
+    def gathered(self, value: Any) -> list[Any]:
         """What all ranks have given in this collective. The first time nobody knows: the rank says
         its own and is run again when all have."""
         rounds, self.calls = self.meeting.rounds, self.calls + 1
@@ -95,6 +112,11 @@ class Slice(Spread):
         missing = int(widths.max()) - x.shape[-1]
         padded = np.concatenate([x, np.full((*x.shape[:-1], missing), -INF, x.dtype)], -1)
         return np.stack(self.gathered(padded))
+
+    def route(self, x: Array, sends: list[int], receives: list[int]) -> Array:
+        parts = [given.to(self.rank) for given in self.gathered(_Posted(x, sends))]
+        assert [len(part) for part in parts] == receives, "ranks disagree about an all-to-all"
+        return np.concatenate(parts)
 
     def distinct(self, values: Array, bound: int) -> tuple[Array, Array]:
         return np.unique(values, return_inverse=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -53,6 +53,27 @@ def agree(group: Any, function: Any, arguments: Mapping[str, Any]) -> None:
     if found != _SAME:
         other, _, theirs = found.partition(":")
         _raise(function.name, first, other, theirs)
+
+
+def together(rank: Any, call: Callable[[], Any], like: Any) -> Any:
+    """A call that a rank may find something wrong with by itself, at its end: then all raise that.
+    One all-gather of a number, and only then of errors."""
+    if os.environ.get("PULLBACK_RANK_CHECKS", "first") == "never":
+        return call()
+    error: PullbackError | None = None
+    try:
+        found = call()
+    except PullbackError as caught:
+        error = caught
+    (failed,) = rank.gather(rank.filled((), float(error is not None), like))
+    if not bool((failed > 0).any()):
+        return found
+    errors: list[Any] = [None] * rank.size
+    dist.all_gather_object(errors, error, rank.group)
+    first = next(i for i, e in enumerate(errors) if e is not None)
+    if None in errors:  # else all know already
+        errors[first].got = f"{errors[first].got} on rank {first}"
+    raise type(errors[first])(*errors[first].__reduce__()[1])
 
 
 def _raise(op: str, first: str, other: str, theirs: str) -> None:

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pullback import distributed
 from pullback.contract.errors import InvalidProblem, Unsupported
-from pullback.distributed.calls import Gradient, form_of, recorded
+from pullback.distributed.calls import Gradient, check_exact, form_of, recorded
 from pullback.distributed.forms import composed
-from pullback.distributed.torch_agreement import agree
+from pullback.distributed.torch_agreement import agree, together
 from pullback.distributed.torch_twice import gradients as twice
 from pullback.internals.torch import all_gather_tensor, all_to_all_single
 from pullback.ops.sharding import INF, Spread, namespace
@@ -187,10 +187,13 @@ def call(function: Any, arguments: dict[str, Any], over: Any, exact: bool, by: s
     """One rank's part of a call; differentiable."""
     rank = TorchRank(group_of(function.name, over))
     rank.by = by
+    if exact:
+        check_exact(function, by, routes=True)
     agree(rank.group, function, arguments)
     rule = composed().get(function.name)
     if rule is not None:
-        return rule(TORCH, _Lookup(over, rank), arguments)
+        table = arguments[function.parameters[0]]
+        return together(rank, lambda: rule(TORCH, _Lookup(over, rank), arguments), table)
     tensors = [name for name in function.tensors if isinstance(arguments[name], Tensor)]
     others = {n: value for n, value in arguments.items() if n not in tensors}
     results = _Spread.apply(
@@ -233,6 +236,8 @@ class _Spread(torch.autograd.Function):  # type: ignore[misc]
         if torch.is_grad_enabled():  # the gradient is to be differentiated
             if rank.by != "rows":
                 raise Unsupported(function.name, "by", "'rows' for second derivatives", rank.by)
+            if exact:  # terms are summed over ranks
+                raise Unsupported(function.name, "exact", "False for second derivatives", "True")
             return None, *twice(function, rank, names, others, saved, gradient)
         arguments = {**others, **dict(zip(names, saved, strict=False))}
         how = Gradient(function)
