@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain, islice
@@ -37,10 +37,6 @@ class Interpreted(Subject):
 
     layout: Callable[[Any], Any] = np.asarray
 
-    def extended_cases(self) -> tuple[Case, ...]:
-        """Not on a GPU: see docs/gpu.md."""
-        return ()
-
     def prepared(self, arguments: Arguments, out: Any = None) -> tuple[Any, dict[str, Any], Any]:
         """The plan, its tensors by slot, and the results among them."""
         call = self.function.body(**self.function.views({**self.defaults, **arguments}))
@@ -54,10 +50,6 @@ class Interpreted(Subject):
             # A function's result may have more axes than the plan's, which folds them.
             tensors[name] = call.as_slot(name, TensorMut(array))
         return plan, tensors, outs
-
-    @cached_property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        return gpu_variants(self, super().variants)
 
     def steps(self, arguments: Arguments) -> list[Step]:
         """The launches that an answer takes."""
@@ -161,20 +153,8 @@ def own_cases(subject: Subject) -> Iterator[Case]:
 
 
 def _familys(subject: Subject) -> tuple[Case, ...]:
-    if tiles(subject.family).alone:
-        return ()
-    return tuple(case for case in subject.cases() if serves(subject, case))
-
-
-def serves(subject: Subject, case: Case) -> bool:
-    """Whether there is a Triton kernel for the case."""
-    return tiles(subject.family).serves(case)
-
-
-def gpu_variants(subject: Subject, found: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    """Those without flags that no Triton kernel of the family has."""
-    without = tiles(subject.family).without
-    return tuple(v for v in found if not any(v.get(flag) for flag in without))
+    """Where tiles take the place of a family's own cases, those of its extended forms are left."""
+    return subject.extended_cases() if tiles(subject.family).alone else subject.cases()
 
 
 INDICES = (ElementKind.I64, ElementKind.I32)
@@ -235,12 +215,21 @@ def _deal(subject: Interpreted) -> Iterator[tuple[ElementKind, str, Arguments]]:
                 yield element, f"{case.name} {element.name} {variant}", arguments
 
 
-def chunked(subject: Subject, element: ElementKind) -> Arguments:
-    """A row of several chunks, where rows are cut from two tiles on."""
+# Pieces within a tile, of several chunks, of one element and of none.
+PIECES = (0, 0, 3, 4, 4, 300, 1020, 1024, 1025, 1025)
+
+
+def chunked(subject: Subject, element: ElementKind, pieces: bool = False) -> Arguments:
+    """A row of several chunks, where rows are cut from two tiles on; or pieces of one."""
     turn = FLOATS.index(element)
     rng = np.random.default_rng(2)
     extent = 2100 if subject.forward is None else 1100  # tiles of backwards are half as long
     case = row_case(rng, "chunks", rng.standard_normal(extent), 0, bool(turn % 2))
+    if pieces:
+        borders = np.array([*PIECES, extent])
+        arrays = {"offsets": borders, "initial": rng.standard_normal(len(borders) - 1)}
+        exclusive = {**case.options, "exclusive": turn < 2}
+        case = Case(case.name, {**case.arrays, **arrays}, exclusive)
     variant = subject.variants[turn % len(subject.variants)]
     arguments = subject.arguments(case, element, ElementKind.I64, variant)
     assert arguments is not None

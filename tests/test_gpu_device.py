@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pullback as pb
-from interpreted import gpu_variants, on_gpu, serves
+from interpreted import on_gpu
 from pullback.contract.element import FLOATS, ElementKind
-from pullback.ops.case import Case
 from pullback.verify import laws
 from pullback.verify.subject import Arguments, Subject, subjects
 
@@ -43,14 +41,6 @@ def _to_cpu(tensor: Any) -> Any:
 class OnGpu(Subject):
     """A public function answered on the GPU."""
 
-    def extended_cases(self) -> tuple[Case, ...]:
-        """Not on a GPU: see docs/gpu.md."""
-        return ()
-
-    @cached_property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        return gpu_variants(self, super().variants)
-
     def answer(self, arguments: Arguments, out: Any = None, **options: Any) -> tuple[Any, ...]:
         given = {name: _to_gpu(value) for name, value in arguments.items()}
         result = self.function(**given, **options)
@@ -65,7 +55,7 @@ SUBJECTS = [
 @pytest.mark.parametrize("element", FLOATS, ids=lambda element: element.name.lower())
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_equals_the_oracle(subject: Subject, element: ElementKind) -> None:
-    for name, arguments in laws.trials(subject, element, 3, partial(serves, subject)):
+    for name, arguments in laws.trials(subject, element, 3):
         try:
             equals_the_oracle(subject, arguments)
         except laws.LawBroken as broken:
@@ -74,7 +64,7 @@ def test_equals_the_oracle(subject: Subject, element: ElementKind) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_the_same_bits_every_time(subject: Subject) -> None:
-    for _, arguments in laws.trials(subject, ElementKind.F32, 17, partial(serves, subject)):
+    for _, arguments in laws.trials(subject, ElementKind.F32, 17):
         first, again = subject.answer(arguments), subject.answer(arguments)
         assert all(laws.same_bits(a, b) for a, b in zip(first, again, strict=True))
 

@@ -76,9 +76,32 @@ def test_the_share_meets_every_kernel_in_every_element(monkeypatch: pytest.Monke
     for subject in CHUNKED_SUBJECTS:
         for element in FLOATS:
             _note(met, element, subject.steps(chunked(subject, element)))
+            _note(met, element, subject.steps(chunked(subject, element, True)))
     for name, arguments, *_ in BAD:
         _note(met, ElementKind.F32, _interpreted(name).steps(arguments))
     assert not {(e, kind) for e in FLOATS for kind in report.kernels(e) if kind not in met[e]}
+
+
+def test_the_share_meets_pieces_in_every_kernel_that_has_them() -> None:
+    """Flags beside a state are other code: each kind of work meets them, in whole rows and cut."""
+    met: dict[bool, set[report.Kind]] = {False: set(), True: set()}
+
+    def note(steps: list[Step]) -> None:
+        for step in steps:
+            for flagged in ("heads", "fs"):
+                if flagged in step.arguments:
+                    met[step.arguments[flagged] is not None].add(report.kind_of(step))
+
+    for subject in CHUNKED_SUBJECTS:
+        for _, _, arguments in dealt(subject):
+            note(subject.steps(arguments))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
+            for element in FLOATS:
+                note(subject.steps(chunked(subject, element)))
+                note(subject.steps(chunked(subject, element, True)))
+    assert met[True] == met[False] | {("find_heads",)}
+    assert len(met[True]) > 12
 
 
 @pytest.mark.parametrize("family", sorted({subject.family for subject in SUBJECTS}))
@@ -190,9 +213,10 @@ CHUNKED_SUBJECTS = [s for s in SUBJECTS if s.family in CHUNKED]
 
 @pytest.mark.parametrize("subject", CHUNKED_SUBJECTS)
 def test_chunks(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of several chunks, in every element and both directions."""
+    """Rows of several chunks, in every element and both directions, and pieces of them."""
     monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
     _keep(equals_the_oracle, ((e.name, chunked(subject, e)) for e in FLOATS), subject)
+    _keep(equals_the_oracle, ((e.name, chunked(subject, e, True)) for e in FLOATS), subject)
 
 
 def _chunks_in_place(subject: Subject, element: ElementKind) -> None:
@@ -249,6 +273,7 @@ IDS = np.array([0, 1, 1, 7, 2, -3], np.int64)
 ROWS_OF_SIX = np.ones((6, 3), np.float32)
 SEGMENTS = {"x": ROWS_OF_SIX, "segment_ids": IDS}
 LOOKUP = {"weight": ROWS_OF_SIX, "indices": IDS}
+PIECES: Arguments = {"x": np.ones(6, np.float32)}
 BAGS: Arguments = {
     "dout": np.ones((3, 2), np.float32),
     "indices": np.array([0, 1, 1]),
@@ -275,6 +300,36 @@ BAD: list[tuple[str, Arguments, type[Exception], str]] = [
         {**LOOKUP, "offsets": np.array([0, 4, 2]), "mode": "sum"},
         pb.InvalidProblem,
         "2 at position 2",
+    ),
+    (
+        "segment_max",
+        {"x": ROWS_OF_SIX, "offsets": np.array([0, 4, 7]), "return_indices": True},
+        pb.InvalidProblem,
+        "7 at position 2",
+    ),
+    (
+        "segment_mean_backward",
+        {"dy": np.ones((2, 3), np.float32), "offsets": np.array([1, 4, 6]), "num_inputs": 6},
+        pb.InvalidProblem,
+        "1 at position 0",
+    ),
+    ("cumsum", {**PIECES, "offsets": np.array([0, 4, 2, 6])}, pb.InvalidProblem, "2 at position 2"),
+    (
+        "cummax",
+        {**PIECES, "offsets": np.array([0, 4, 5]), "exclusive": True},
+        pb.InvalidProblem,
+        "5 at position 2",
+    ),
+    (
+        "linear_scan_backward",
+        {
+            **{name: np.ones(6, np.float32) for name in ("dh", "h")},
+            "a": np.ones((), np.float32),
+            "offsets": np.array([1, 6]),
+            "initial": np.ones((), np.float32),
+        },
+        pb.InvalidProblem,
+        "1 at position 0",
     ),
     (
         "embedding_bag_backward",

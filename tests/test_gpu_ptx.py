@@ -98,6 +98,7 @@ def test_chunks(subject: Interpreted, target: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pullback.ops.scan.gpu_cut.CUT_FROM", 2)
     emulated = _emulated(subject, target)
     _keep(equals_the_oracle, ((e.name, chunked(subject, e)) for e in FLOATS), emulated)
+    _keep(equals_the_oracle, ((e.name, chunked(subject, e, True)) for e in FLOATS), emulated)
     laws.works_in_place(emulated, chunked(subject, ElementKind.F32))
 
 

@@ -209,4 +209,20 @@ MUTANTS = (
         "direction: positions of reversed extrema",
         (Suite("test_gpu_interpreter.py", "equals_the_oracle and cummax"),),
     ),
+    Mutant(
+        "gpu scans: a state passes into the next piece",
+        "ops/scan/gpu_states.py",
+        "        u, v = tl.where(begun != 0, u, whole_u), tl.where(begun != 0, v, whole_v)\n",
+        "        u, v = whole_u, whole_v\n",
+        "carry: what is before a border counts behind it",
+        (Suite("test_gpu_interpreter.py", "test_chunks and cumsum"),),
+    ),
+    Mutant(
+        "gpu scans: positions of staged extrema",
+        "ops/scan/gpu_extended_kernels.py",
+        "        value = tl.where(inside & (j >= 0), met, -1)\n",
+        "        value = tl.where(inside, met, -1)\n",
+        "an initial value that wins has a position",
+        (Suite("test_gpu_interpreter.py", "equals_the_oracle and (cummax or cummin)"),),
+    ),
 )

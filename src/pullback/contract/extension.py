@@ -146,21 +146,10 @@ def check_extension(op: str, desc: Any) -> None:
             )
 
 
-def check_not_extended(op: str, desc: Any, where: str) -> None:
-    """For a backend that has no extended scans."""
-    asked = {
-        "exclusive": desc.exclusive,
-        "initial": desc.initial_shape is not None,
-        "offsets": desc.num_pieces is not None,
-        "stateful": desc.stateful,
-    }
-    for argument, given in asked.items():
-        if given:
-            flag = argument in ("exclusive", "stateful")
-            default, got = ("False", "True") if flag else ("None", "an array")
-            raise Unsupported(
-                op, argument, f"{default} on {where}; on the CPU it may be given", got
-            )
+def check_not_stateful(op: str, desc: Any, where: str) -> None:
+    """For a backend whose scans carry no state from run to run."""
+    if desc.stateful:
+        raise Unsupported(op, "stateful", f"False on {where}; on the CPU it may be given", "True")
 
 
 def _is_what(desc: Any) -> str:

@@ -92,3 +92,14 @@ def shared_by(u1, v1, u2, v2):
     second = (v1 == 0) | ((v2 > 0) & better)
     both = tie & (v1 > 0) & (v2 > 0)
     return tl.where(second, u2, u1), tl.where(both, v1 + v2, tl.where(second, v2, v1))
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def unless_failed(count, gate):
+    """A count, or none if a check has failed."""
+    if gate is not None:
+        count = tl.where(tl.load(gate) == 0, count, 0)
+    return count

@@ -140,12 +140,9 @@ def larger_smooth_rows(rng: np.random.Generator) -> list[Case]:
 class Tiles:
     """What tests of GPU kernels are given for a family: the cases that tiles add to its own, or
     that take their place (`alone`), and of how many of its own the quick suite runs one; whether
-    rows are cut into chunks, which have tests of their own; which cases its kernels serve, and
-    `without` which flags."""
+    rows are cut into chunks, which have tests of their own."""
 
     cases: Callable[[np.random.Generator], Iterator[Case]]
     alone: bool = False
     every: int = 1
     chunked: bool = False
-    serves: Callable[[Case], bool] = lambda _: True
-    without: tuple[str, ...] = ()

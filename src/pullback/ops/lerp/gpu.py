@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -21,7 +22,7 @@ from pullback.gpu.program import (
     ceil_div,
     operands,
 )
-from pullback.gpu.sketch import Sample
+from pullback.gpu.sketch import Sample, Sketch
 from pullback.gpu.tile import wide
 from pullback.ops.lerp.gpu_kernels import add_up, blend, share, sum_back
 from pullback.tensor.layout import merge
@@ -84,7 +85,7 @@ def _backward(desc: Any, dy: Any, da: Any, db: Any) -> GpuProgram:
 # --- gradients summed back to the shapes of the operands --------------------------------------
 
 
-def _stretched(view: Any, rank: int) -> tuple[int, ...]:
+def stretched(view: Any, rank: int) -> tuple[int, ...]:
     """Strides of an operand as if it had the full rank; 0 where it is broadcast or absent."""
     if view is None:
         return (0,) * rank
@@ -104,15 +105,49 @@ def _chunks(kept: int, summed: int, tile: Tile) -> tuple[int, int]:
 _FIELDS = ("dy", "w", "a", "b")
 
 
+def sum_steps(
+    shape: tuple[int, ...],
+    element: ElementKind,
+    source: Any,
+    out: Any,
+    target: Any,
+    gate: Any,
+    arena: Arena,
+) -> list[Step]:
+    """A tensor of some shape summed to that of `target`, which `out` is the operand of."""
+    absent = dict.fromkeys(("weight", "a", "b"))
+    fixed = {"dy": source.operand, **absent, "out": out, "factor": 1.0, "gate": gate}
+    summed = _Summed(shape, element, 0.0)
+    strided = Sketch(shape, source.strides, element)
+    return _sum_steps("a", summed, target, (strided, None, None, None), fixed, arena)
+
+
+def sum_bytes(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
+    """Scratch for it, in either orientation."""
+    kept, size = prod(target), prod(shape)
+    summed = size // kept if kept else 0
+    most = max(_chunks(kept, summed, tile)[0] for tile in (ALONG, ACROSS))
+    return 8 * kept * most + ALIGNMENT if most > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """What a sum looks at in a descriptor."""
+
+    shape: tuple[int, ...]
+    element: ElementKind
+    param: float | None
+
+
 def _sum_steps(
     which: str, desc: Any, target: Any, views: Sequence[Any], fixed: dict[str, Any], arena: Arena
 ) -> list[Step]:
     """One gradient: a sum per element of its operand, in two stages where few sums are long."""
     rank = len(desc.shape)
-    shape = (1,) * (rank - len(target.shape)) + target.shape
+    shape = (1,) * (rank - len(target.shape)) + tuple(target.shape)
     kept = [axis for axis, n in enumerate(desc.shape) if shape[axis] == n]
     summed = [axis for axis in range(rank) if axis not in kept]
-    full = [_stretched(view, rank) for view in (*views, target)]
+    full = [stretched(view, rank) for view in (*views, target)]
 
     def loops(axes: list[int]) -> Any:
         return merge(
@@ -149,7 +184,8 @@ def _sum_steps(
     grid = ceil_div(outer.count, tile.rows) * chunks
     steps = [Step(sum_back, grid, arguments, tile.warps, traffic)]
     if chunks > 1:
-        last = {"parts": parts, "out": out, "kept": outer.count, "chunks": chunks, **ends}
+        last = {"parts": parts, "out": out, "gate": fixed["gate"], "kept": outer.count}
+        last |= {"chunks": chunks, **ends}
         shape_of = {"R": LAST.rows, "B": LAST.block}
         grid = ceil_div(outer.count, LAST.rows)
         steps.append(Step(add_up, grid, {**last, **shape_of}, LAST.warps, 8 * outer.count * chunks))
@@ -176,21 +212,15 @@ def _backward_summed(
     arena, steps = Arena(), []
     for which, name, target, factor in targets:
         if target is not None:
-            fixed = {**inputs, "out": named[name], "factor": factor}
+            fixed = {**inputs, "out": named[name], "factor": factor, "gate": None}
             steps += _sum_steps(which, desc, target, (dy, weight, a, b), fixed, arena)
     return GpuProgram(tuple(steps))
 
 
 def _bytes(desc: Any) -> int:
     """Scratch for either orientation, so that it follows from the descriptor alone."""
-    total = 0
-    for shape in (desc.a_shape, desc.b_shape, desc.weight_shape):
-        if shape is not None:
-            kept, size = prod(shape), prod(desc.shape)
-            summed = size // kept if kept else 0
-            counts = [_chunks(kept, summed, tile)[0] for tile in (ALONG, ACROSS)]
-            total += 8 * kept * max(counts) + ALIGNMENT if max(counts) > 1 else 0
-    return total
+    targets = (desc.a_shape, desc.b_shape, desc.weight_shape)
+    return sum(sum_bytes(desc.shape, shape) for shape in targets if shape is not None)
 
 
 # --- what plans ask -----------------------------------------------------------------------------

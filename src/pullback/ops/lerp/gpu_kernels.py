@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place, start_of_loop
+from pullback.gpu.tile import place, start_of_loop, unless_failed
 
 
 @triton.jit
@@ -89,6 +89,7 @@ def sum_back(
     a,
     b,
     out,
+    gate,
     factor: tl.float64,
     kept,
     summed,
@@ -138,11 +139,11 @@ def sum_back(
         at = place(row, extents, strides_out)
     else:
         at = row * chunks + part
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=row < kept)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=row < unless_failed(kept, gate))
 
 
 @triton.jit
-def add_up(parts, out, kept, chunks, extents, strides_out, R: tl.constexpr, B: tl.constexpr):
+def add_up(parts, out, gate, kept, chunks, extents, strides_out, R: tl.constexpr, B: tl.constexpr):
     """The sums of chunks, added in their order."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     total = tl.zeros([R, B], tl.float64)
@@ -151,4 +152,5 @@ def add_up(parts, out, kept, chunks, extents, strides_out, R: tl.constexpr, B: t
         live = (row < kept)[:, None] & (k < chunks)[None, :]
         total += tl.load(parts + (row * chunks)[:, None] + k[None, :], mask=live, other=0.0)
     result = tl.sum(total, 1).to(out.dtype.element_ty)
-    tl.store(out + place(row, extents, strides_out), result, mask=row < kept)
+    live = row < unless_failed(kept, gate)
+    tl.store(out + place(row, extents, strides_out), result, mask=live)

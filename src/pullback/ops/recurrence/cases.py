@@ -107,4 +107,4 @@ def larger_smooth_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-TILES = Tiles(tile_rows, alone=True, chunked=True)
+TILES = Tiles(tile_rows, alone=True, every=8, chunked=True)

@@ -9,9 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, lane_of, place
+from pullback.gpu.tile import grid, lane_of, place, unless_failed
 from pullback.ops.scan.gpu_kernels import shifted
-from pullback.ops.scan.gpu_states import join, load_state, prefix, unit, with_nan_of
+from pullback.ops.scan.gpu_states import (
+    flags,
+    load_state,
+    resume,
+    unit,
+    with_nan_of,
+)
 
 
 @triton.jit
@@ -19,10 +25,13 @@ def recur(
     a,
     b,
     h,
+    heads,
+    gate,
     start_u,
     start_v,
     total_u,
     total_v,
+    total_f,
     n,
     rows,
     tiles,
@@ -53,17 +62,22 @@ def recur(
         known = (row < rows) & (part > 0)
         cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
     begin = part * chunk
-    for t in range(begin, tl.minimum(begin + chunk, tiles)):
+    any_flag = tl.zeros([R], tl.int32)
+    for t in range(begin, tl.minimum(begin + chunk, unless_failed(tiles, gate))):
         tile = tiles - 1 - t if REVERSE else t
         k = tile * size + lane
         live = (row < rows)[:, None] & (k < n)[None, :]
         # The first factor has nothing to multiply.
         follows = live & ((k < n - 1) if REVERSE else (k > 0))[None, :]
+        begins = None
+        if heads is not None:
+            begins = flags(heads, k, n, R, B)
+            any_flag = tl.maximum(any_flag, tl.max(begins, 1))
+            follows = follows & (begins == 0)
         u = tl.load(a + grid(at_a, k, step_a), mask=follows, other=0.0).to(WIDE)
         v = tl.load(b + grid(at_b, k, step_b), mask=live, other=0.0).to(WIDE)
         v = with_nan_of(u, v)
-        u, v = prefix(tl.where(live, u, 1.0), v, "linear", REVERSE)
-        u, v = join(cu[:, None], cv[:, None], u, v, "linear")
+        u, v = resume(cu, cv, begins, tl.where(live, u, 1.0), v, "linear", REVERSE)
         if total_u is None:
             tl.debug_barrier()  # h may be a or b: all of the tile is read before it is written
             at_h = place(row, extents, strides_h)
@@ -73,6 +87,8 @@ def recur(
     if total_u is not None:
         tl.store(total_u + row * chunks + part, cu, mask=row < rows)
         tl.store(total_v + row * chunks + part, cv, mask=row < rows)
+        if total_f is not None:
+            tl.store(total_f + row * chunks + part, any_flag, mask=row < rows)
 
 
 @triton.jit
@@ -82,12 +98,15 @@ def recur_back(
     h,
     da,
     db,
+    heads,
+    gate,
     before,
     after,
     start_u,
     start_v,
     total_u,
     total_v,
+    total_f,
     n,
     rows,
     tiles,
@@ -126,7 +145,8 @@ def recur_back(
         known = rows_live & (part > 0)
         cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
     begin = part * chunk
-    for t in range(begin, tl.minimum(begin + chunk, tiles)):
+    any_flag = tl.zeros([R], tl.int32)
+    for t in range(begin, tl.minimum(begin + chunk, unless_failed(tiles, gate))):
         tile = t if REVERSE else tiles - 1 - t
         past = tiles - 1 - t  # this tile's number in the order of the forward scan
         k = tile * size + lane
@@ -139,13 +159,19 @@ def recur_back(
             earlier = tl.load(before + row * tiles + past - 1, mask=known, other=0.0).to(WIDE)
         g = tl.load(dh + grid(at_dh, k, step_dh), mask=live, other=0.0).to(WIDE)
         u = shifted(a, at_a, k, n, rows_live, lane, step_a, later, NEXT, B, WIDE)
+        ends = None
+        if heads is not None:
+            ends = flags(heads, k + NEXT, n, R, B)
+            any_flag = tl.maximum(any_flag, tl.max(ends, 1))
+            u = tl.where(ends != 0, 1.0, u)
         g = with_nan_of(u, g)
-        u, g = prefix(tl.where(live, u, 1.0), g, "linear", not REVERSE)
-        u, g = join(cu[:, None], cv[:, None], u, g, "linear")
+        u, g = resume(cu, cv, ends, tl.where(live, u, 1.0), g, "linear", not REVERSE)
         if total_u is None:
             last = shifted(h, at_h, k, n, rows_live, lane, step_h, earlier, -NEXT, B, WIDE)
-            first = (k == n - 1) if REVERSE else (k == 0)
-            to_a = tl.where(first[None, :], 0.0, g * last)
+            first = tl.broadcast_to(((k == n - 1) if REVERSE else (k == 0))[None, :], [R, B])
+            if heads is not None:
+                first = first | (flags(heads, k, n, R, B) != 0)
+            to_a = tl.where(first, 0.0, g * last)
             tl.debug_barrier()  # da or db may be any input
             at_da, at_db = place(row, extents, strides_da), place(row, extents, strides_db)
             tl.store(da + grid(at_da, k, step_da), to_a.to(da.dtype.element_ty), mask=live)
@@ -155,3 +181,5 @@ def recur_back(
     if total_u is not None:
         tl.store(total_u + row * chunks + part, cu, mask=rows_live)
         tl.store(total_v + row * chunks + part, cv, mask=rows_live)
+        if total_f is not None:
+            tl.store(total_f + row * chunks + part, any_flag, mask=rows_live)

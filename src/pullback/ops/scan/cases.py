@@ -118,4 +118,4 @@ def smooth_cases(rng: np.random.Generator) -> Iterator[Case]:
 
 larger_smooth_cases = larger_smooth_rows
 
-TILES = Tiles(tile_rows, alone=True, chunked=True)
+TILES = Tiles(tile_rows, alone=True, every=8, chunked=True)

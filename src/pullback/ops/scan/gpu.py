@@ -11,13 +11,24 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.extension import check_not_extended
+from pullback.contract.extension import check_not_stateful
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import Reproducibility, ScanKind, TieRule
-from pullback.gpu.program import EMPTY, GpuProgram, Layout, operands
+from pullback.gpu.program import Arena, GpuProgram, Layout, Step
 from pullback.gpu.sketch import Sample
 from pullback.gpu.tile import wide
-from pullback.ops.scan.gpu_cut import Builder, cut_of, scratch_bytes, tensor_arguments
+from pullback.ops.scan.contract import staged, staged_backward
+from pullback.ops.scan.gpu_cut import (
+    NO_START,
+    NO_TOTAL,
+    Builder,
+    Given,
+    Pieces,
+    cut_of,
+    scratch_bytes,
+    tensor_arguments,
+)
+from pullback.ops.scan.gpu_extended import extended, extended_bytes
 from pullback.ops.scan.gpu_kernels import sweep, sweep_back
 from pullback.tensor.layout import along_axis
 
@@ -46,8 +57,6 @@ def _carried(desc: Any, backward: bool) -> ElementKind:
 
 
 _ABSENT: dict[str, Any] = {"indices": None, "step_i": 0, "strides_i": ()}
-_NO_START = {"start_u": None, "start_v": None}
-_NO_TOTAL = {"total_u": None, "total_v": None}
 
 
 def _sweeps(
@@ -58,6 +67,7 @@ def _sweeps(
     other = build.other(carried)
     shared = {
         **tensors,
+        **build.pieces.arguments,
         **build.extents,
         **build.whole(),
         "STATE": build.state,
@@ -66,45 +76,39 @@ def _sweeps(
         "WIDE": wide(carried),
         "OTHER": wide(other),
     }
-    start: dict[str, Any] = _NO_START
+    start: dict[str, Any] = NO_START
     grid = cut.groups * cut.chunks
     if cut.chunks > 1:
-        us, vs = build.states(cut.chunks, carried, other)
+        totals = build.totals(cut.chunks, carried, other)
         only_read = {**shared, **_ABSENT, "y": None, "step_y": 0, "strides_y": ()}
-        totals = {"total_u": us, "total_v": vs}
-        build.add(sweep, grid, 1, {**only_read, **_NO_START, **totals})
-        build.join(us, vs, cut.chunks, build.state)
-        start = {"start_u": us, "start_v": vs}
-    build.add(sweep, grid, passes, {**shared, **start, **_NO_TOTAL})
+        build.add(sweep, grid, 1, {**only_read, **NO_START, **totals})
+        start = build.join(totals, cut.chunks, build.state)
+    build.add(sweep, grid, passes, {**shared, **start, **NO_TOTAL})
 
 
-def _forward(desc: Any, x: Any, y: Any, indices: Any, *_: None) -> GpuProgram:
-    given = [view for view in (x, y, indices) if view is not None]
-    loops = along_axis(desc.input_shape, desc.scan_axis, [view.strides for view in given])
-    cut = cut_of(desc, loops.columns, False)
-    if not cut.rows * cut.extent:
-        return EMPTY
-    names = zip(("x", "y", "indices"), operands(x, y, indices), strict=True)
-    tensors = {**_ABSENT, "extents": loops.rest.extents}
-    for number, (name, operand) in enumerate(pair for pair in names if pair[1] is not None):
-        tensors.update(tensor_arguments(name, operand, loops, number))
-    build = Builder(desc, cut, _state(desc))
-    passes = 2 if indices is None else 2 + 8 / desc.element.itemsize
-    _sweeps(build, tensors, _carried(desc, False), desc.reverse, passes)
-    return GpuProgram(tuple(build.steps))
+def _begin(
+    desc: Any, given: dict[str, Given], back: bool, arena: Arena, pieces: Pieces
+) -> tuple[Builder, dict[str, Any]]:
+    """A builder, and the tensors and loops as kernels name them."""
+    strides = [tensor.strides for tensor in given.values()]
+    loops = along_axis(desc.input_shape, desc.scan_axis, strides)
+    tensors: dict[str, Any] = {"extents": loops.rest.extents}
+    for number, (name, tensor) in enumerate(given.items()):
+        tensors.update(tensor_arguments(name, tensor.operand, loops, number))
+    return Builder(desc, cut_of(desc, loops.columns, back), _state(desc), arena, pieces), tensors
 
 
-def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, *_: None) -> GpuProgram:
-    given = [view for view in (dy, dx, x, y) if view is not None]
-    loops = along_axis(desc.input_shape, desc.scan_axis, [view.strides for view in given])
-    cut = cut_of(desc, loops.columns, desc.kind is not ScanKind.CUMSUM)
-    if not cut.rows * cut.extent:
-        return EMPTY
-    tensors = {"extents": loops.rest.extents, **tensor_arguments("y", None, loops, 0)}
-    names = zip(("dy", "dx", "x", "y"), operands(dy, dx, x, y), strict=True)
-    for number, (name, operand) in enumerate(pair for pair in names if pair[1] is not None):
-        tensors.update(tensor_arguments(name, operand, loops, number))
-    build = Builder(desc, cut, _state(desc))
+def _forward(desc: Any, given: dict[str, Given], arena: Arena, pieces: Pieces) -> list[Step]:
+    build, tensors = _begin(desc, given, False, arena, pieces)
+    passes = 2 if "indices" not in given else 2 + 8 / desc.element.itemsize
+    _sweeps(build, {**_ABSENT, **tensors}, _carried(desc, False), desc.reverse, passes)
+    return build.steps
+
+
+def _backward(desc: Any, given: dict[str, Given], arena: Arena, pieces: Pieces) -> list[Step]:
+    build, tensors = _begin(desc, given, desc.kind is not ScanKind.CUMSUM, arena, pieces)
+    absent = {"y": None, "step_y": 0, "strides_y": tensors["strides_dy"]}
+    tensors = {**absent, **tensors}
     if desc.kind is ScanKind.CUMSUM:
         renamed = {
             key.replace("dy", "x").replace("dx", "y"): v
@@ -112,9 +116,9 @@ def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, *_: None) -> GpuProgr
             if "d" in key or key == "extents"
         }
         _sweeps(build, {**_ABSENT, **renamed}, _carried(desc, True), not desc.reverse, 2)
-        return GpuProgram(tuple(build.steps))
+        return build.steps
     _sweeps_back(build, tensors, len(given))
-    return GpuProgram(tuple(build.steps))
+    return build.steps
 
 
 def _sweeps_back(build: Builder, tensors: dict[str, Any], passes: int) -> None:
@@ -125,6 +129,7 @@ def _sweeps_back(build: Builder, tensors: dict[str, Any], passes: int) -> None:
     shared = {
         **tensors,
         **_past(build, tensors, carried, other),
+        **build.pieces.arguments,
         **build.extents,
         **build.whole(),
         "KIND": build.state,
@@ -133,16 +138,14 @@ def _sweeps_back(build: Builder, tensors: dict[str, Any], passes: int) -> None:
         "WIDE": wide(carried),
         "OTHER": wide(other),
     }
-    start: dict[str, Any] = _NO_START
+    start: dict[str, Any] = NO_START
     grid = cut.groups * cut.chunks
     if cut.chunks > 1:
-        us, vs = build.states(cut.chunks, carried, carried)
-        build.add(
-            sweep_back, grid, passes - 1, {**shared, **_NO_START, "total_u": us, "total_v": vs}
-        )
-        build.join(us, vs, cut.chunks, "keep" if build.state in ("first", "last") else "linear")
-        start = {"start_u": us, "start_v": vs}
-    build.add(sweep_back, grid, passes, {**shared, **start, **_NO_TOTAL})
+        totals = build.totals(cut.chunks, carried, carried)
+        build.add(sweep_back, grid, passes - 1, {**shared, **NO_START, **totals})
+        state = "keep" if build.state in ("first", "last") else "linear"
+        start = build.join(totals, cut.chunks, state)
+    build.add(sweep_back, grid, passes, {**shared, **start, **NO_TOTAL})
 
 
 def _past(
@@ -157,22 +160,22 @@ def _past(
     if saved:
         before = build.edges(tensors, "y", True)
         return {"before_u": before, "before_v": before, "after": after}
-    us, vs = build.states(cut.tiles, carried, other)
+    totals = build.totals(cut.tiles, carried, other)
     arguments = {k: tensors[k] for k in ("x", "step_x", "extents", "strides_x")}
-    arguments |= {**_ABSENT, "y": None, "step_y": 0, "strides_y": (), **build.extents, **_NO_START}
-    arguments |= {"total_u": us, "total_v": vs, "chunks": cut.tiles, "chunk": 1}
+    arguments |= {**_ABSENT, "y": None, "step_y": 0, "strides_y": (), **build.extents, **NO_START}
+    arguments |= {**build.pieces.arguments, **totals, "chunks": cut.tiles, "chunk": 1}
     arguments |= {"STATE": build.state, "SIGN": _KINDS[build.desc.kind][1], "REVERSE": desc.reverse}
     arguments |= {"WIDE": wide(carried), "OTHER": wide(other)}
     build.add(sweep, cut.groups * cut.tiles, 1, arguments)
-    build.join(us, vs, cut.tiles, build.state)
-    return {"before_u": us, "before_v": vs, "after": after}
+    joined = build.join(totals, cut.tiles, build.state)
+    return {"before_u": joined["start_u"], "before_v": joined["start_v"], "after": after}
 
 
 # --- what plans ask -----------------------------------------------------------------------------
 
 
 def _guarantee(desc: Any, backward: bool) -> PrecisionGuarantee:
-    check_not_extended(f"{desc.kind.value}{'_backward' * backward}", desc, "a GPU")
+    check_not_stateful(f"{desc.kind.value}{'_backward' * backward}", desc, "a GPU")
     exact = desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN) and not backward
     level = Reproducibility.ANY_MACHINE if exact else Reproducibility.RUN_TO_RUN
     return guarantee(_carried(desc, backward), level)
@@ -192,18 +195,43 @@ def _samples(backward: bool) -> tuple[Sample, ...]:
                 options = {"kind": kind, "input_shape": shape, "scan_axis": axis}
                 given = ("indices",) if where == "rows" else ()
                 found.append(Sample(f"{kind.value} {where}", options, given))
+    pieces: dict[str, Any] = {"exclusive": True, "initial_shape": (), "num_pieces": 100}
+    for kind in ScanKind:
+        if kind is not ScanKind.CUMMIN:
+            options = {**pieces, "kind": kind, "input_shape": (4096, 4096), "scan_axis": 1}
+            given = ("indices",) if kind is ScanKind.CUMMAX else ()
+            found.append(Sample(f"{kind.value} pieces", options, given))
     return tuple(found)
 
 
+def _lay_out(
+    desc: Any, x: Any, y: Any, indices: Any, initial: Any, offsets: Any, *_: None
+) -> GpuProgram:
+    tensors = tuple(zip(staged(desc), (x, y, indices), strict=True))
+    return extended(desc, _forward, tensors, initial, offsets)
+
+
+def _lay_out_back(
+    desc: Any, dy: Any, dx: Any, x: Any, y: Any, initial: Any, offsets: Any, d_initial: Any
+) -> GpuProgram:
+    tensors = tuple(zip(staged_backward(desc), (dy, dx, x, y), strict=True))
+    ahead = desc.kind is not ScanKind.CUMSUM  # a cumsum of dy the other way, without what was
+    return extended(desc, _backward, tensors, initial, offsets, d_initial, ahead=ahead)
+
+
 forward = Layout(
-    _forward,
+    _lay_out,
     lambda desc: _guarantee(desc, False),
-    lambda desc: scratch_bytes(desc, False),
+    lambda desc: extended_bytes(desc, staged(desc), lambda plain: scratch_bytes(plain, False)),
     _samples(False),
 )
 backward = Layout(
-    _backward,
+    _lay_out_back,
     lambda desc: _guarantee(desc, True),
-    lambda desc: scratch_bytes(desc, desc.kind is not ScanKind.CUMSUM),
+    lambda desc: extended_bytes(
+        desc,
+        staged_backward(desc),
+        lambda plain: scratch_bytes(plain, desc.kind is not ScanKind.CUMSUM),
+    ),
     _samples(True),
 )

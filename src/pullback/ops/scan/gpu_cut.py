@@ -97,17 +97,44 @@ def scratch_bytes(desc: Any, backward: bool) -> int:
         states = cut.chunks if cut.chunks > 1 else 0
         borders = cut.tiles if backward and cut.tiles > 1 else 0
         if states + borders:
-            needs.append(cut.rows * (16 * (states + borders) + 8 * borders) + 6 * ALIGNMENT)
+            flags = 4 * (states + borders) * (desc.num_pieces is not None)
+            parts = 16 * (states + borders) + 8 * borders + flags
+            needs.append(cut.rows * parts + 8 * ALIGNMENT)
     return max(needs, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A tensor of a scan: in a slot of the plan, or staged in scratch."""
+
+    operand: Operand | Scratch
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A flag for each position at which a piece begins, and the status of the check of borders."""
+
+    heads: Scratch | None = None
+    gate: Scratch | None = None
+
+    @property
+    def arguments(self) -> dict[str, Scratch | None]:
+        return {"heads": self.heads, "gate": self.gate}
+
+
+WHOLE = Pieces()
+NO_START: dict[str, Any] = {"start_u": None, "start_v": None}
+NO_TOTAL: dict[str, Any] = {"total_u": None, "total_v": None, "total_f": None}
 
 
 class Builder:
     """Collects the steps of one scan and the scratch they share."""
 
-    def __init__(self, desc: Any, cut: Cut, state: str) -> None:
+    def __init__(self, desc: Any, cut: Cut, state: str, arena: Arena, pieces: Pieces) -> None:
         self.desc, self.cut, self.state = desc, cut, state
         self.steps: list[Step] = []
-        self.arena = Arena()
+        self.arena, self.pieces = arena, pieces
 
     def other(self, carried: ElementKind) -> ElementKind:
         """The type of the second half of a state: positions of extrema."""
@@ -115,8 +142,15 @@ class Builder:
             return carried
         return ElementKind.I32 if self.cut.extent < 2**31 else ElementKind.I64
 
-    def states(self, count: int, u: ElementKind, v: ElementKind) -> tuple[Scratch, Scratch]:
-        return self.arena.take(u, self.cut.rows * count), self.arena.take(v, self.cut.rows * count)
+    def totals(self, count: int, u: ElementKind, v: ElementKind) -> dict[str, Any]:
+        """Scratch for the states of `count` parts of every row, and for their flags."""
+        size = self.cut.rows * count
+        cut = self.pieces.heads is not None
+        return {
+            "total_u": self.arena.take(u, size),
+            "total_v": self.arena.take(v, size),
+            "total_f": self.arena.take(ElementKind.I32, size) if cut else None,
+        }
 
     def add(self, kernel: Any, grid: int, reads: float, arguments: dict[str, Any]) -> None:
         """A step over tiles; `reads` counts passes over a tensor of the plan's element."""
@@ -125,13 +159,17 @@ class Builder:
         step = Step(kernel, grid, {**arguments, **tile}, self.cut.tile.warps, int(reads * size))
         self.steps.append(step)
 
-    def join(self, us: Scratch, vs: Scratch, count: int, state: str) -> None:
+    def join(self, totals: dict[str, Any], count: int, state: str) -> dict[str, Any]:
+        """Join the states of parts along their rows: what comes before the parts after them."""
         tile = SMALL if count <= SMALL.block else STATES
-        arguments = {"us": us, "vs": vs, "rows": self.cut.rows, "count": count, "STATE": state}
+        us, vs, fs = totals.values()
+        arguments = {"us": us, "vs": vs, "fs": fs, "rows": self.cut.rows, "count": count}
+        arguments["STATE"] = state
         shape = {"R": tile.rows, "B": tile.block}
         grid = ceil_div(self.cut.rows, tile.rows)
         traffic = 2 * (us.count * us.element.itemsize + vs.count * vs.element.itemsize)
         self.steps.append(Step(thread, grid, {**arguments, **shape}, tile.warps, traffic))
+        return {"start_u": us, "start_v": vs}
 
     def edges(self, tensors: dict[str, Any], name: str, last: bool) -> Scratch:
         """The first or last element of every tile, in the order of the forward scan."""
@@ -164,7 +202,7 @@ class Builder:
 
 
 def tensor_arguments(
-    name: str, operand: Operand | None, loops: AxisLoops, number: int
+    name: str, operand: Operand | Scratch | None, loops: AxisLoops, number: int
 ) -> dict[str, Any]:
     """A tensor's pointer, step and strides, as kernels name them."""
     short = "i" if name == "indices" else name

@@ -11,7 +11,8 @@ Backwards walk the other way:
 
 Few long rows are cut into chunks: each reduces to a state, the states are joined along the row, and
 every chunk starts again from the state before it. What a tile needs of its neighbours is read first
-and kept in scratch, one entry per tile, because `dx` may overwrite any input.
+and kept in scratch, one entry per tile, because `dx` may overwrite any input. `heads` flags where
+pieces begin, if there are pieces; what is before a flag never passes it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, lane_of, place, start_of_loop
+from pullback.gpu.tile import grid, lane_of, place, start_of_loop, unless_failed
 from pullback.ops.scan.gpu_states import (
+    flags,
     join,
     lift,
     load_state,
     log_add,
     log_rest,
-    prefix,
     ratio,
+    resume,
     unit,
     with_nan_of,
 )
+from pullback.ops.segment.gpu_kernels import run_sum
 
 
 @triton.jit
@@ -38,10 +41,13 @@ def sweep(
     x,
     y,
     indices,
+    heads,
+    gate,
     start_u,
     start_v,
     total_u,
     total_v,
+    total_f,
     n,
     rows,
     tiles,
@@ -75,15 +81,19 @@ def sweep(
         known = (row < rows) & (part > 0)
         cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
     first = part * chunk
-    for t in range(first, tl.minimum(first + chunk, tiles)):
+    any_head = tl.zeros([R], tl.int32)
+    for t in range(first, tl.minimum(first + chunk, unless_failed(tiles, gate))):
         tile = tiles - 1 - t if REVERSE else t
         k = tile * size + lane
         live = (row < rows)[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
         position = (n - 1 - k if REVERSE else k).to(OTHER)
         u, v = lift(value, live, position[None, :], STATE, SIGN)
-        u, v = prefix(u, v, STATE, REVERSE)
-        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        begins = None
+        if heads is not None:
+            begins = flags(heads, k, n, R, B)
+            any_head = tl.maximum(any_head, tl.max(begins, 1))
+        u, v = resume(cu, cv, begins, u, v, STATE, REVERSE)
         if total_u is None:
             tl.debug_barrier()  # y may be x: all of the tile is read before any of it is written
             at_y = place(row, extents, strides_y)
@@ -103,11 +113,14 @@ def sweep(
     if total_u is not None:
         tl.store(total_u + row * chunks + part, cu, mask=row < rows)
         tl.store(total_v + row * chunks + part, cv, mask=row < rows)
+        if total_f is not None:
+            tl.store(total_f + row * chunks + part, any_head, mask=row < rows)
 
 
 @triton.jit
-def thread(us, vs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
-    """Join the states along each row, in place: state c becomes that of everything up to c."""
+def thread(us, vs, fs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
+    """Join the states along each row, in place: state c becomes that of everything up to c, from
+    the last state that `fs` flags on."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     lane = tl.arange(0, B)
     size = tl.full((), B, tl.int64)
@@ -118,8 +131,10 @@ def thread(us, vs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.cons
         live = (row < rows)[:, None] & (k < count)[None, :]
         at = grid(row * count, k, 1)
         u, v = load_state(us, vs, at, live, unit_u[:, None], unit_v[:, None])
-        u, v = prefix(u, v, STATE, False)
-        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        begins = None
+        if fs is not None:
+            begins = tl.load(fs + at, mask=live, other=0)
+        u, v = resume(cu, cv, begins, u, v, STATE, False)
         tl.debug_barrier()
         tl.store(us + at, u, mask=live)
         tl.store(vs + at, v, mask=live)
@@ -182,6 +197,8 @@ def sweep_back(
     x,
     y,
     dx,
+    heads,
+    gate,
     before_u,
     before_v,
     after,
@@ -189,6 +206,7 @@ def sweep_back(
     start_v,
     total_u,
     total_v,
+    total_f,
     n,
     rows,
     tiles,
@@ -230,7 +248,8 @@ def sweep_back(
         known = rows_live & (part > 0)
         cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
     begin = part * chunk
-    for t in range(begin, tl.minimum(begin + chunk, tiles)):
+    any_end = tl.zeros([R], tl.int32)
+    for t in range(begin, tl.minimum(begin + chunk, unless_failed(tiles, gate))):
         tile = t if REVERSE else tiles - 1 - t
         past = tiles - 1 - t  # this tile's number in the order of the forward scan
         k = tile * size + lane
@@ -244,26 +263,35 @@ def sweep_back(
             bu, bv = load_state(before_u, before_v, row * tiles + past - 1, known, bu, bv)
             known = rows_live & (t > 0)
             edge = tl.load(after + row * tiles + past + 1, mask=known, other=0.0).to(WIDE)
+        # Where pieces begin, and where they end: where the next one begins.
+        begins, ends = None, None
+        if heads is not None:
+            begins, ends = flags(heads, k, n, R, B), flags(heads, k + NEXT, n, R, B)
+            any_end = tl.maximum(any_end, tl.max(ends, 1))
 
         # What is handed on, and what stays: a and weight.
         if KIND == "product":
             a = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
+            if ends is not None:
+                a = tl.where(ends != 0, 1.0, a)
             g = with_nan_of(a, g)
             if y is None:
                 one = tl.full([R], 1.0, WIDE)
                 x_before = shifted(x, at_x, k, n, rows_live, lane, step_x, one, -NEXT, B, WIDE)
+                if begins is not None:
+                    x_before = tl.where(begins != 0, 1.0, x_before)
                 weight, _ = lift(x_before, live, position, KIND, SIGN)
-                weight, _ = prefix(weight, weight, KIND, REVERSE)
-                weight = bu[:, None] * weight
+                weight, _ = resume(bu, bv, begins, weight, weight, KIND, REVERSE)
             else:
                 weight = shifted(y, at_y, k, n, rows_live, lane, step_y, bu, -NEXT, B, WIDE)
+                if begins is not None:
+                    weight = tl.where(begins != 0, 1.0, weight)
         elif KIND == "logsum":
             value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
             if y is None:
                 x_after = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
                 u, v = lift(value, live, position, KIND, SIGN)
-                u, v = prefix(u, v, KIND, REVERSE)
-                result, v = log_add(bu[:, None], bv[:, None], u, v)
+                result, v = resume(bu, bv, begins, u, v, KIND, REVERSE)
                 rest = log_rest(result, v)
                 u2, v2 = lift(x_after, live, position, KIND, SIGN)
                 result_after, v = log_add(result, v, u2, v2)
@@ -277,21 +305,24 @@ def sweep_back(
             weight = ratio(value, 0.0, result, rest)
             # The first +inf outweighs all, later ones included.
             top = (result == float("inf")) & (rest == rest) & live
-            met = tl.min(tl.where(top, position, n), 1)[:, None]
-            leads = (met == position) & (bu < float("inf"))[:, None]
+            if begins is None:
+                met = tl.min(tl.where(top, position, n), 1)[:, None]
+                leads = (met == position) & (bu < float("inf"))[:, None]
+            else:
+                infinite = ((value == float("inf")) & live).to(tl.int32)
+                begun, seen = tl.associative_scan((begins, infinite), 1, run_sum, reverse=REVERSE)
+                leads = (infinite * seen == 1) & ((begun != 0) | (bu < float("inf"))[:, None])
             weight = tl.where(top, tl.where(leads, 1.0, 0.0).to(WIDE), weight)
         else:
             value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
             x_after = shifted(x, at_x, k, n, rows_live, lane, step_x, edge, NEXT, B, WIDE)
             u, v = lift(value, live, position, KIND, SIGN)
-            u, v = prefix(u, v, KIND, REVERSE)
-            u, v = join(bu[:, None], bv[:, None], u, v, KIND)
+            u, v = resume(bu, bv, begins, u, v, KIND, REVERSE)
             weight = tl.where(v == position, 1.0, 0.0).to(WIDE)
             u, v = join(u, v, x_after * SIGN, position + 1, KIND)
             a = tl.where(v == position + 1, 0.0, 1.0).to(WIDE)
 
-        u, v = prefix(tl.where(live, a, 1.0), g, STATE, not REVERSE)
-        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+        u, v = resume(cu, cv, ends, tl.where(live, a, 1.0), g, STATE, not REVERSE)
         if total_u is None:
             if KIND == "product":
                 grad = weight * v
@@ -307,3 +338,5 @@ def sweep_back(
     if total_u is not None:
         tl.store(total_u + row * chunks + part, cu, mask=rows_live)
         tl.store(total_v + row * chunks + part, cv, mask=rows_live)
+        if total_f is not None:
+            tl.store(total_f + row * chunks + part, any_end, mask=rows_live)

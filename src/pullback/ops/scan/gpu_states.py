@@ -6,6 +6,8 @@ A state is a pair (u, v) with an associative join, named by what it accumulates:
     product  u                          linear   the map q -> u·q + v
     first    extremum u met at v;       keep     the same with u in {0, 1}: what it drops, it drops
     last     who wins ties                       entirely, NaN included
+
+Where pieces begin along a row, a flag beside the state says so: what was before does not count.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import first_of, last_of
+from pullback.ops.segment.gpu_kernels import run_first, run_last, run_product, run_sum
 
 
 @triton.jit
@@ -101,6 +104,65 @@ def prefix(u, v, STATE: tl.constexpr, REVERSE: tl.constexpr):
     else:
         u, v = tl.associative_scan((u, v), 1, _compose_kept, reverse=REVERSE)
     return u, v
+
+
+@triton.jit
+def _run_logsum(f1, u1, v1, f2, u2, v2):
+    u, v = log_add(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def _run_linear(f1, u1, v1, f2, u2, v2):
+    u, v = _compose(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def _run_kept(f1, u1, v1, f2, u2, v2):
+    u, v = _compose_kept(u1, v1, u2, v2)
+    return f1 | f2, tl.where(f2 != 0, u2, u), tl.where(f2 != 0, v2, v)
+
+
+@triton.jit
+def _prefix_of_runs(f, u, v, STATE: tl.constexpr, REVERSE: tl.constexpr):
+    """The same from the last flag on; and whether there was one."""
+    if STATE == "sum":
+        f, u = tl.associative_scan((f, u), 1, run_sum, reverse=REVERSE)
+    elif STATE == "product":
+        f, u = tl.associative_scan((f, u), 1, run_product, reverse=REVERSE)
+    elif STATE == "first":
+        f, u, v = tl.associative_scan((f, u, v), 1, run_first, reverse=REVERSE)
+    elif STATE == "last":
+        f, u, v = tl.associative_scan((f, u, v), 1, run_last, reverse=REVERSE)
+    elif STATE == "logsum":
+        f, u, v = tl.associative_scan((f, u, v), 1, _run_logsum, reverse=REVERSE)
+    elif STATE == "linear":
+        f, u, v = tl.associative_scan((f, u, v), 1, _run_linear, reverse=REVERSE)
+    else:
+        f, u, v = tl.associative_scan((f, u, v), 1, _run_kept, reverse=REVERSE)
+    return f, u, v
+
+
+@triton.jit
+def resume(cu, cv, begins, u, v, STATE: tl.constexpr, REVERSE: tl.constexpr):
+    """States joined along the lanes, after the state before all of them; `begins`, if given, flags
+    the lanes with which a piece begins."""
+    if begins is None:
+        u, v = prefix(u, v, STATE, REVERSE)
+        u, v = join(cu[:, None], cv[:, None], u, v, STATE)
+    else:
+        begun, u, v = _prefix_of_runs(begins, u, v, STATE, REVERSE)
+        whole_u, whole_v = join(cu[:, None], cv[:, None], u, v, STATE)
+        u, v = tl.where(begun != 0, u, whole_u), tl.where(begun != 0, v, whole_v)
+    return u, v
+
+
+@triton.jit
+def flags(heads, k, n, R: tl.constexpr, B: tl.constexpr):
+    """Whether a piece begins at k, for every row."""
+    known = tl.load(heads + k, mask=(k >= 0) & (k < n), other=0)
+    return tl.broadcast_to(known[None, :], [R, B])
 
 
 @triton.jit

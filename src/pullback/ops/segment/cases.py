@@ -260,10 +260,4 @@ def _pieces(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{n} columns", {"x": x, "segment_ids": ids, "dy": dy})
 
 
-# GPU kernels take ids, not borders, and give no positions.
-TILES = Tiles(
-    _pieces,
-    every=16,
-    serves=lambda case: "offsets" not in case.arrays,
-    without=("return_indices",),
-)
+TILES = Tiles(_pieces, every=16)

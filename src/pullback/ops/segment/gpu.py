@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.errors import Unsupported
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import IndexPolicy, Reproducibility, SegmentKind, TieRule
 from pullback.gpu.program import (
     ALIGNMENT,
-    EMPTY,
     Arena,
     GpuProgram,
     Layout,
@@ -25,12 +23,21 @@ from pullback.gpu.program import (
     Tile,
     ceil_div,
 )
-from pullback.gpu.sketch import Sample
+from pullback.gpu.sketch import Sample, Sketch
 from pullback.gpu.tile import wide
 from pullback.ops.segment.contract import NEUTRAL, Traits
-from pullback.ops.segment.gpu_groups import Groups, check_bytes, run_bytes, sort_bytes, walk
-from pullback.ops.segment.gpu_reduce import ROWS, Reduction, dense, table
+from pullback.ops.segment.gpu_borders import border_bytes, of_borders
+from pullback.ops.segment.gpu_groups import (
+    Groups,
+    check_bytes,
+    flat_keys,
+    run_bytes,
+    sort_bytes,
+    walk,
+)
+from pullback.ops.segment.gpu_reduce import ROWS, Reduction, dense, table, tables
 from pullback.ops.segment.gpu_spread import spread, spread_product, surround
+from pullback.tensor.layout import contiguous_strides
 
 PRODUCT = 64  # positions of a block whose products run both ways
 PRODUCT_COLUMNS = 32
@@ -47,22 +54,30 @@ def _carried(traits: Traits, element: ElementKind) -> ElementKind:
     return element.accumulator
 
 
-def _grouped(traits: Traits, desc: Any, ids: Any, order: Any, offsets: Any) -> Groups:
-    """Ids, or a prepared index: that one was checked when it was given."""
+def _grouped(
+    traits: Traits, desc: Any, ids: Any, order: Any, offsets: Any
+) -> tuple[Groups, dict[str, Any]]:
+    """Groups, and the id of each row: ids, borders, or a prepared index, which was checked when it
+    was given."""
     groups = Groups(desc.num_inputs, desc.num_segments, Arena(), [])
     operand, prepared = Operand(1, ids.element), offsets is not None
+    if desc.borders:
+        keys = of_borders(groups, operand, ids)
+        groups.sorted = flat_keys(keys, desc.num_inputs)
+        return groups, {name.replace("keys", "ids"): v for name, v in groups.sorted.items()}
+    own = {"ids": operand, **walk("ids", ids)}
     strict = desc.policy is IndexPolicy.ERROR
     if not prepared:
         groups.check(operand, ids, strict, traits.ascending)
     if traits.backward and traits.reduction == "sum":
-        return groups  # rows find their group by their id alone
+        return groups, own  # rows find their group by their id alone
     if prepared and order is not None:
         groups.take_order(operand, ids, Operand(3, order.element))
     elif prepared or traits.ascending:
         groups.take_sorted(operand, ids)
     else:
         groups.sort(operand, ids)
-    return groups
+    return groups, own
 
 
 def _lookup(groups: Groups) -> dict[str, Any]:
@@ -82,9 +97,16 @@ def _reduction(traits: Traits, desc: Any, **options: Any) -> Reduction:
 
 
 def _forward(
-    traits: Traits, desc: Any, x: Any, ids: Any, out: Any, order: Any, offsets: Any, *_: Any
+    traits: Traits,
+    desc: Any,
+    x: Any,
+    ids: Any,
+    out: Any,
+    order: Any,
+    offsets: Any,
+    indices: Any = None,
 ) -> GpuProgram:
-    groups = _grouped(traits, desc, ids, order, offsets)
+    groups, _ = _grouped(traits, desc, ids, order, offsets)
     state = {"max": "first", "min": "first", "mean": "sum"}.get(traits.reduction, traits.reduction)
     empty = NEUTRAL[traits.reduction] if desc.empty is None else float(desc.empty)
     reduction = _reduction(traits, desc, state=state, mean=traits.reduction == "mean")
@@ -98,17 +120,49 @@ def _forward(
         **table("source", x),
         **table("out", out),
     }
-    steps = groups.steps + reduction.steps(groups.arena, tensors)
-    return GpuProgram(tuple(steps), groups.status)
+    if indices is None:
+        steps = reduction.steps(groups.arena, tensors)
+    else:
+        steps = _with_positions(traits, desc, groups, reduction, tensors, out, indices)
+    return GpuProgram((*groups.steps, *steps), groups.status)
+
+
+def _with_positions(
+    traits: Traits,
+    desc: Any,
+    groups: Groups,
+    reduction: Reduction,
+    tensors: dict[str, Any],
+    out: Any,
+    indices: Any,
+) -> list[Step | Sort]:
+    """The extrema and where they are. The value is that of the first of equals in any case: the
+    last of them are found by themselves."""
+    positions = Operand(5, indices.element)
+    groups.fill({"out": positions, **walk("out", indices)}, -1.0)
+    both = {**tensors, "index": positions, **tables(("out", "index"), (out, indices))}
+    if desc.ties is not TieRule.LAST:
+        return reduction.steps(groups.arena, both)
+    carried = _carried(traits, desc.element)
+    unused = groups.arena.take(carried, _cells(desc))
+    like = Sketch(indices.extents, contiguous_strides(indices.extents), carried)
+    search = {**tensors, **tables(("out", "index"), (like, indices))}
+    search |= {"out": unused, "index": positions}
+    last = _reduction(traits, desc, state="last", winners=True)
+    return [*reduction.steps(groups.arena, tensors), *last.steps(groups.arena, search)]
+
+
+def _cells(desc: Any) -> int:
+    return int(desc.num_segments * desc.embedding_dim)
 
 
 def _backward(
     traits: Traits, desc: Any, grad: Any, ids: Any, out: Any, order: Any, offsets: Any, x: Any
 ) -> GpuProgram:
-    groups = _grouped(traits, desc, ids, order, offsets)
+    groups, rows = _grouped(traits, desc, ids, order, offsets)
     columns = desc.embedding_dim
     if not desc.num_inputs * columns:
-        return GpuProgram(tuple(groups.steps), groups.status) if desc.num_inputs else EMPTY
+        return GpuProgram(tuple(groups.steps), groups.status)
     tensors = {
         "grad": Operand(0, grad.element),
         "out": Operand(2, out.element),
@@ -118,12 +172,12 @@ def _backward(
         **table("x", grad if x is None else x),
     }
     if traits.reduction == "prod":
-        steps = _product_steps(traits, desc, groups, tensors, ids)
+        steps = _product_steps(traits, desc, groups, tensors, rows)
     elif traits.has_ties:
-        steps = _extremum_steps(traits, desc, groups, tensors, ids, out)
+        steps = _extremum_steps(traits, desc, groups, tensors, rows, out)
     else:
         found = groups.runs() if traits.reduction == "mean" else {}
-        steps = [_spread(traits, desc, groups, tensors, ids, traits.reduction, **found)]
+        steps = [_spread(traits, desc, groups, tensors, rows, traits.reduction, **found)]
     return GpuProgram((*groups.steps, *steps), groups.status)
 
 
@@ -132,7 +186,7 @@ def _spread(
     desc: Any,
     groups: Groups,
     tensors: dict[str, Any],
-    ids: Any,
+    rows: dict[str, Any],
     rule: str,
     **found: Any,
 ) -> Step:
@@ -145,8 +199,7 @@ def _spread(
         "end": None,
         **found,
         **tensors,
-        **walk("ids", ids),
-        "ids": Operand(1, ids.element),
+        **rows,
         "gate": groups.status,
         "count": desc.num_inputs,
         "groups": desc.num_segments,
@@ -159,13 +212,13 @@ def _spread(
         "B": tile.block,
     }
     size = desc.num_inputs * desc.embedding_dim * desc.element.itemsize
-    traffic = (2 + (rule == "split")) * size + desc.num_inputs * ids.element.itemsize
+    traffic = (2 + (rule == "split")) * size + desc.num_inputs * rows["ids"].element.itemsize
     grid = ceil_div(desc.num_inputs, tile.rows) * blocks
     return Step(spread, grid, arguments, tile.warps, traffic)
 
 
 def _extremum_steps(
-    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any, out: Any
+    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], rows: Any, out: Any
 ) -> list[Step | Sort]:
     """The row that holds an extremum receives the gradient, all others zeros. Where equals share
     it, how many there are is found first."""
@@ -182,16 +235,16 @@ def _extremum_steps(
     holder = groups.arena.take(ElementKind.I64, segments * columns)
     reduction = _reduction(traits, desc, state="split", winners=True)
     search |= {**dense("out", segments, columns), "out": value, "index": holder}
-    spreading = _spread(traits, desc, groups, tensors, ids, "split", value=value, holder=holder)
+    spreading = _spread(traits, desc, groups, tensors, rows, "split", value=value, holder=holder)
     return [*reduction.steps(groups.arena, search), spreading]
 
 
 def _product_steps(
-    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], ids: Any
+    traits: Traits, desc: Any, groups: Groups, tensors: dict[str, Any], rows: Any
 ) -> list[Step | Sort]:
     """Zeros for rows without a group; products of blocks, of what surrounds them, and of rows."""
     segments, columns = desc.num_segments, desc.embedding_dim
-    steps: list[Step | Sort] = [_spread(traits, desc, groups, tensors, ids, "skipped")]
+    steps: list[Step | Sort] = [_spread(traits, desc, groups, tensors, rows, "skipped")]
     if not segments:
         return steps
     reduction = _reduction(traits, desc, state="prod", length=PRODUCT)
@@ -248,7 +301,9 @@ def _product_steps(
 def _bytes(traits: Traits, desc: Any) -> int:
     """A check and a sort; the parts of blocks; what equals share, for each group."""
     total = check_bytes(desc.num_inputs) + sort_bytes(desc.num_inputs, desc.num_segments)
-    cells = desc.num_segments * desc.embedding_dim
+    if desc.borders:
+        total = border_bytes(desc.num_inputs, desc.num_segments)
+    cells = _cells(desc)
     if traits.backward and traits.reduction == "prod":
         reduction = _reduction(traits, desc, state="prod", length=PRODUCT)
         around = 32 * reduction.levels[0].blocks * desc.embedding_dim + 2 * ALIGNMENT
@@ -257,6 +312,8 @@ def _bytes(traits: Traits, desc: Any) -> int:
         return total + run_bytes(desc.num_segments) * (traits.reduction == "mean")
     state = {"prod": "prod", "max": "first", "min": "first"}.get(traits.reduction, "sum")
     total += _reduction(traits, desc, state=state).nbytes
+    if traits.is_extremum and not traits.backward and desc.ties is TieRule.LAST:
+        total = 2 * total + 8 * cells + ALIGNMENT  # with positions it is searched twice
     shared = traits.has_ties and desc.ties is TieRule.SPLIT
     return total + (16 * cells + 2 * ALIGNMENT) * shared
 
@@ -276,8 +333,13 @@ def _samples(traits: Traits) -> tuple[Sample, ...]:
     sign, and ids that are sorted already differ in where a position is found: a sum shows it."""
     if traits.reduction == "min" or (traits.ascending and traits.reduction != "sum"):
         return ()
-    sizes = {"num_inputs": 1 << 20, "embedding_dim": 128, "num_segments": 1 << 14}
+    sizes: dict[str, Any] = {"num_inputs": 1 << 20, "embedding_dim": 128, "num_segments": 1 << 14}
     samples = [Sample("rows", sizes)]
+    if traits.ascending and not traits.backward:
+        samples.append(Sample("borders", {**sizes, "borders": True}))
+    if traits.reduction == "max" and not traits.backward:
+        samples.append(Sample("positions", sizes, ("indices",)))
+        samples.append(Sample("last positions", {**sizes, "ties": TieRule.LAST}, ("indices",)))
     if not traits.ascending and traits.reduction in ("sum", "max"):
         samples.append(Sample("numbers", {**sizes, "embedding_dim": 1}))
     if traits.has_ties:
@@ -289,10 +351,6 @@ def _layout(kind: SegmentKind) -> Layout:
     traits = Traits.of(kind)
 
     def lay_out(desc: Any, *views: Any) -> GpuProgram:
-        if desc.borders:
-            raise Unsupported(kind.value, "offsets", "None on the GPU (ids serve there)", "offsets")
-        if not traits.backward and len(views) > 5 and views[5] is not None:
-            raise Unsupported(kind.value, "indices", "None on the GPU", "a tensor")
         return (_backward if traits.backward else _forward)(traits, desc, *views)
 
     return Layout(

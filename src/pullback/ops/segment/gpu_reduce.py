@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,18 @@ def table(name: str, view: Any, lead: int = 1) -> dict[str, Any]:
         f"{name}_columns": inner.extents,
         f"{name}_steps": inner.strides[0],
     }
+
+
+def tables(names: Sequence[str], views: Sequence[Any], lead: int = 1) -> dict[str, Any]:
+    """The same for several views with common loops, which bear the first name."""
+    found: dict[str, Any] = {}
+    parts = ("extents", "strides", slice(0, lead)), ("columns", "steps", slice(lead, None))
+    for extents, strides, axes in parts:
+        own = [view.strides[axes] for view in views]
+        loops = merge(views[0].extents[axes], own, ordered=True)
+        found[f"{names[0]}_{extents}"] = loops.extents
+        found |= {f"{name}_{strides}": s for name, s in zip(names, loops.strides, strict=True)}
+    return found
 
 
 def dense(name: str, rows: int, columns: int) -> dict[str, Any]:
