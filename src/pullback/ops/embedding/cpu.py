@@ -39,7 +39,6 @@ from pullback.ops.segment.cpu_grouping import (
     value_rows,
     with_index,
 )
-from pullback.ops.segment.cpu_strip import MANY_LOOPS
 from pullback.ops.segment.loops import all_axes, all_but_last, last_axis, row_loops
 from pullback.tensor.view import TensorRef
 
@@ -240,9 +239,6 @@ def embedding_bag(desc: Any, *views: Any) -> Program:
     phases = _bag_phases(values, desc, offsets)
     if values[at.STRICT] and prepared is None:
         phases += check_phases(values)
-        apart = position_row(rows, 0) not in (0, MANY_LOOPS)
-        if apart and values[at.PADDING_ROW] < 0 and values[at.SCALING] == at.UNSCALED:
-            values[at.MAPPING] = at.BY_SURE_INDEX
     if desc.embedding_dim:
         # Maxima look at ids again, to say which rows they came from.
         kernels = extremum.HELD if is_max else sums.SUMS

@@ -37,7 +37,7 @@ def ids_of(draw: Draw, rows: int, segments: int, ascending: bool) -> Any:
     return np.sort(ids) if ascending else draw.rng.permutation(ids)
 
 
-def _rows(rows: int, width: int, segments: int, ascending: bool = True) -> Make:
+def rows_of(rows: int, width: int, segments: int, ascending: bool = True) -> Make:
     def make(draw: Draw, op: str) -> Arguments:
         x = draw.near_one(rows, width) if op == "segment_prod" else draw.normal(rows, width)
         ids = ids_of(draw, rows, segments, ascending)
@@ -51,7 +51,7 @@ def _skewed(rows: int, width: int, segments: int) -> Make:
     """One segment holds 99 % of the rows."""
 
     def make(draw: Draw, op: str) -> Arguments:
-        arguments = _rows(rows, width, segments)(draw, op)
+        arguments = rows_of(rows, width, segments)(draw, op)
         most = draw.rng.random(rows) < 0.99
         arguments["segment_ids"] = np.sort(np.where(most, segments // 2, arguments["segment_ids"]))
         return arguments
@@ -69,15 +69,15 @@ def _prepared(arguments: Arguments) -> Arguments:
 _MAIN = ("segment_sum", "segment_max", "segment_prod")
 _TINY = ((16, 4, 4), (64, 4, 8), (256, 16, 32), (1024, 64, 100), (4096, 64, 400))
 WORKLOADS = (
-    Workload("sorted 1Mx64", OPS, _rows(*LARGE), take_columns),
-    Workload("sorted 1Mx64", _MAIN, _rows(*LARGE), take_columns, (BF16, F16), peers=()),
+    Workload("sorted 1Mx64", OPS, rows_of(*LARGE), take_columns),
+    Workload("sorted 1Mx64", _MAIN, rows_of(*LARGE), take_columns, (BF16, F16), peers=()),
     Workload(
-        "unsorted 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
+        "unsorted 1Mx64", _MAIN, rows_of(*LARGE, ascending=False), take_columns,
         tags=frozenset({"step"}),
     ),
-    Workload("sorted 1Mx5", _MAIN, _rows(1_000_000, 5, 10_000), take_columns),
+    Workload("sorted 1Mx5", _MAIN, rows_of(1_000_000, 5, 10_000), take_columns),
     Workload(
-        "prepared 1Mx64", _MAIN, _rows(*LARGE, ascending=False), take_columns,
+        "prepared 1Mx64", _MAIN, rows_of(*LARGE, ascending=False), take_columns,
         prepare=_prepared, peers=(),
     ),
     Workload(
@@ -85,7 +85,7 @@ WORKLOADS = (
         peers=(), tags=frozenset({"scaling"}),
     ),
     *(
-        Workload(f"{n}x{d}", OPS, _rows(n, d, s), take_columns, tags=SMALL) for n, d, s in _TINY
+        Workload(f"{n}x{d}", OPS, rows_of(n, d, s), take_columns, tags=SMALL) for n, d, s in _TINY
     ),
 )  # fmt: skip
 
@@ -191,14 +191,14 @@ FAMILY = Family(
     name="segment",
     ops=OPS,
     workloads=WORKLOADS,
-    demo=(Workload("200kx64", OPS, _rows(200_000, 64, 20_000), take_columns),),
-    grow=lambda draw, op, batch, axis: _rows(8 * batch, axis // 8, batch)(draw, op),
+    demo=(Workload("200kx64", OPS, rows_of(200_000, 64, 20_000), take_columns),),
+    grow=lambda draw, op, batch, axis: rows_of(8 * batch, axis // 8, batch)(draw, op),
     natures=(
-        Workload("random", OPS, _rows(2000, 8, 100), whole, (F32, F64, BF16, F16)),
-        Workload("long", OPS, _rows(20_000, 4, 3), whole),
+        Workload("random", OPS, rows_of(2000, 8, 100), whole, (F32, F64, BF16, F16)),
+        Workload("long", OPS, rows_of(20_000, 4, 3), whole),
         Workload(
             "zeros", ("segment_prod",),
-            lambda draw, op: _with_zeros(_rows(200, 8, 20)(draw, op)), whole,
+            lambda draw, op: _with_zeros(rows_of(200, 8, 20)(draw, op)), whole,
         ),
     ),
     peers=Peers({"torch": _torch, "jax": _jax, "numpy": _numpy, "numbagg": _numbagg}),

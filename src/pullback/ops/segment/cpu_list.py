@@ -103,21 +103,6 @@ def list_mapped(task, block, places, scales):
 
 
 @register_jitable
-def list_sure(task, block, places):
-    """The same where every row is kept, ids are one stride apart, and nothing comes with a row: a
-    loop of vectors. (Ids have been checked; one that is changed meanwhile stays in the table.)"""
-    _, _, start, end, _, _, last = block
-    ids, step, stride = index_pointer(task, at.IDS), single_step(task), word(task, at.POSITION_ROW)
-    highest, size = word(task, at.VOCABULARY) - 1, end - start
-    for j in range(size):
-        row = read_wide(ids, (start + j) * step)
-        places[j] = min(max(row, 0), highest) * stride
-    for j in range(max(size, at.FAR), size + at.FAR):
-        row = read_wide(ids, min(start + j, last) * step)
-        places[j] = min(max(row, 0), highest) * stride
-
-
-@register_jitable
 def scale_of(task, scaling, row, n, number):
     """What comes with a row: a weight, the size of its bag, or its number in the block."""
     if scaling == at.BY_WEIGHT:
@@ -138,13 +123,11 @@ def fetch_listed(source, places, j, view):
 @register_jitable
 def list_block(task, block, lists):
     """List the rows of a block as the plan says; gives how many are kept."""
-    (places, scales), slot, mapping = lists, block[5], word(task, at.MAPPING)
+    (places, scales), slot = lists, block[5]
     kept = max(block[3] - block[2], 0)
     if kept > 0:
-        if mapping == at.BY_POSITION:
+        if word(task, at.MAPPING) == at.BY_POSITION:
             list_rows(task, at.POSITION_ROW, block, places)
-        elif mapping == at.BY_SURE_INDEX:
-            list_sure(task, block, places)
         else:
             kept = list_mapped(task, block, places, scales)
     if slot >= 0:

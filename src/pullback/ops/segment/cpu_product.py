@@ -14,19 +14,15 @@ from pullback.ops.segment.cpu_engine import get_parts, put_parts, reduction, spr
 from pullback.ops.segment.cpu_list import fetch_listed
 from pullback.ops.segment.cpu_panel import over_saved_panels_back, write_row
 from pullback.ops.segment.cpu_scaled import (
-    SEEN,
     factor,
-    highest,
     is_wild,
     keep,
     kept,
-    lowest,
     normalised,
     one,
     steps_between,
     times,
     valued,
-    within_range,
     within_reach,
 )
 from pullback.ops.segment.cpu_strip import (
@@ -44,7 +40,7 @@ from pullback.ops.segment.cpu_words import BLOCK, floats
 PARTS = 3  # a product: float, rounding error, exponent
 PARTS_BACKWARD = 6  # of a block, and of all the others
 AT_A_TIME = 16  # rows multiplied before a look at the range; whole steps between normalisations
-STACK = BLOCK * 64  # for a product before each row of a block: 2 parts of 32 lanes, or 3 of 16
+STACK = BLOCK * 96  # for a product before each row of a block: 3 parts of 32 lanes
 
 
 @inlined
@@ -99,15 +95,15 @@ def multiply_rows(p, places, rows, view):
 @inlined
 def plain_rows(p, places, first, past, m, view):
     """A float times some rows, and whether it was in range after every few of them."""
-    low, high, j = splat(-1, SEEN), splat(0, SEEN), first
+    in_range, j = True, first
     while j < past:
         stop = min(j + steps_between(p) + 1, past)
         while j < stop:
             fetch_listed(p, places, j, view)
             m = m * row(p, places[j], view)
             j += 1
-        low, high = lowest(m, low), highest(m, high)
-    return m, within_range(low, high)
+        in_range = in_range and not any_lane(is_wild(m))
+    return m, in_range
 
 
 @inlined
@@ -116,7 +112,7 @@ def scaled_rows(p, places, first, past, product, view):
     for j in range(first, past):
         fetch_listed(p, places, j, view)
         product = by_row(p, product, places[j], view)
-        if j & steps_between(p) == steps_between(p) and any_lane(is_wild(p, product[0])):
+        if j & steps_between(p) == steps_between(p) and any_lane(is_wild(product[0])):
             product = normalised(p, product)
     return normalised(p, product)
 
@@ -184,7 +180,7 @@ def plain_to_rows(state, block, memory, after, cols):
     is held there only leaves no trace, since the product of all others lies within 2^+-239."""
     target, sheet, places, saved = state[1], state[2], state[3], state[5]
     view, n, rows = in_saved(cols), cols[4], block[3] - block[2]
-    before, low, high, j = splat(1.0, n), splat(-1, SEEN), splat(0, SEEN), 0
+    before, j = splat(1.0, n), 0
     while j < rows:
         stop = min(j + steps_between(saved) + 1, rows)
         while j < stop:
@@ -192,9 +188,8 @@ def plain_to_rows(state, block, memory, after, cols):
             put(memory, j * n, 1, before, False)
             before = before * row(saved, places[j], view)
             j += 1
-        low, high = lowest(before, low), highest(before, high)
-    if not within_range(low, high):
-        return False
+        if any_lane(is_wild(before)):
+            return False
     for i in range(rows):
         j = rows - 1 - i
         write_row(sheet, j, cols, as_wide(target, after * get(memory, j * n, 1, n)))
@@ -208,11 +203,11 @@ def scaled_to_rows(state, block, memory, g, cols):
     view, n, rows = in_saved(cols), cols[4], block[3] - block[2]
     before, after = one(n), normalised(saved, g)
     for j in range(rows):
-        keep(saved, memory, j, before, n)
+        keep(memory, j, before, n)
         before = now_and_then(saved, by_row(saved, before, places[j], view), j)
     for i in range(rows):
         j = rows - 1 - i
-        y = valued(saved, times(saved, after, kept(saved, memory, j, n)))
+        y = valued(saved, times(saved, after, kept(memory, j, n)))
         write_row(sheet, j, cols, as_wide(target, y))
         after = now_and_then(saved, by_row(saved, after, places[j], view), i)
 

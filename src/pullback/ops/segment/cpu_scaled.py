@@ -7,11 +7,10 @@ themselves as the float, and IEEE 754 does the rest. Adding -0 changes nothing, 
 nothing: it stands for an error or an exponent that is not there.
 """
 
-from llvmlite import ir
 from numba import types
 
 from pullback.cpu.elementary import scale_by_power
-from pullback.cpu.emit import I32, I64, Vec, constant, inlined, op, shuffle
+from pullback.cpu.emit import I64, inlined, op
 from pullback.cpu.memory import Pointer, get, put
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import (
@@ -79,53 +78,11 @@ def normalised(p, product):
 
 
 @inlined
-def is_wild(p, m):
+def is_wild(m):
     """Where a float should be normalised before it is multiplied by a few rows more; always where
     it is 0, infinite or NaN."""
     size = absolute(m)
     return (size < like(m, 2.0**-IN_RANGE)) | not_le(size, like(m, 2.0**IN_RANGE))
-
-
-def _outermost(better):
-    """Whether floats are in range is asked of their exponents, and of many floats at once: what is
-    outermost of them is kept as halves of f64 without sign, of which every second is an upper one.
-    Integers have an order that NaN keeps to."""
-
-    def outermost(m: Vec, seen: Vec):
-        def emit(b, m_, seen_):
-            bits = b.bitcast(m_, m.of(types.int64).llvm)
-            found = b.bitcast(b.shl(bits, constant(bits.type, 1)), ir.VectorType(I32, 2 * m.n))
-            known = b.bitcast(seen_, ir.VectorType(I32, 2 * seen.n))
-            while (n := found.type.count // 2) >= known.type.count:
-                ends = (shuffle(b, found, found, range(k, k + n)) for k in (0, n))
-                found = choose(b, *ends)
-            return b.bitcast(choose(b, found, known), seen.llvm)
-
-        return seen(m, seen), emit
-
-    def choose(b, u, v):
-        return b.select(b.icmp_unsigned(better, u, v), u, v)
-
-    return op(outermost)
-
-
-highest, lowest = _outermost(">"), _outermost("<")
-SEEN = 4  # words of int64 that hold an outermost; 0 and -1 before anything is seen
-
-
-@op
-def within_range(low: Vec, high: Vec):
-    """Whether all floats that were seen lie within 2^+-IN_RANGE."""
-    least, limit = ((1023 + power) << 21 for power in (-IN_RANGE, IN_RANGE))
-
-    def emit(b, low_, high_):
-        halves = ir.VectorType(I32, 2 * low.n)
-        below = b.icmp_unsigned("<", b.bitcast(low_, halves), halves([0, least] * low.n))
-        above = b.icmp_unsigned(">", b.bitcast(high_, halves), halves([-1, limit - 1] * low.n))
-        bits = b.bitcast(b.or_(below, above), ir.IntType(2 * low.n))
-        return b.icmp_unsigned("==", bits, bits.type(0))
-
-    return types.boolean(low, high), emit
 
 
 @by_type
@@ -180,31 +137,15 @@ def within_reach(product):
     return m, c, minimum(like(e, REACH), maximum(like(e, -REACH), e))
 
 
-@by_type
-def keep(p, memory, j, product, n):
+@inlined
+def keep(memory, j, product, n):
     """Put a product down as number j."""
-
-    def exact(p, memory, j, product, n):
-        put(memory, 3 * j * n, 1, product[0], False)
-        put(memory, (3 * j + 1) * n, 1, product[1], False)
-        put(memory, (3 * j + 2) * n, 1, product[2], False)
-
-    def rounded(p, memory, j, product, n):
-        put(memory, 2 * j * n, 1, product[0], False)
-        put(memory, (2 * j + 1) * n, 1, product[2], False)
-
-    return exact if p.dtype == types.float64 else rounded
+    for k in range(3):
+        put(memory, (3 * j + k) * n, 1, product[k], False)
 
 
-@by_type
-def kept(p, memory, j, n):
+@inlined
+def kept(memory, j, n):
     """Product number j again."""
-
-    def exact(p, memory, j, n):
-        k = 3 * j * n
-        return get(memory, k, 1, n), get(memory, k + n, 1, n), get(memory, k + 2 * n, 1, n)
-
-    def rounded(p, memory, j, n):
-        return get(memory, 2 * j * n, 1, n), splat(-0.0, n), get(memory, (2 * j + 1) * n, 1, n)
-
-    return exact if p.dtype == types.float64 else rounded
+    k = 3 * j * n
+    return get(memory, k, 1, n), get(memory, k + n, 1, n), get(memory, k + 2 * n, 1, n)

@@ -88,7 +88,7 @@ LOOPS = OTHER_WORDS + 1
 # Where a table lives, if not in the workspace.
 NOWHERE, IN_SLOT = -1, -2
 
-BY_POSITION, BY_INDEX, BY_BAG, BY_SURE_INDEX = 0, 1, 2, 3  # mappings; the last keeps every row
+BY_POSITION, BY_INDEX, BY_BAG = 0, 1, 2  # mappings
 UNSCALED, BY_WEIGHT, BY_SIZE, NUMBERED = 0, 1, 2, 3  # times a weight, over a size, or only numbered
 
 OUT_OF_RANGE, NOT_ASCENDING, BAD_OFFSETS, BAD_WINNER = 1, 2, 3, 4  # what a status means

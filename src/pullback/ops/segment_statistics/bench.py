@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pullback.bench.figures import At, Figure, ahead, owed
@@ -11,34 +12,30 @@ from pullback.bench.workload import (
     F32,
     F64,
     SMALL,
-    Draw,
     Family,
-    Make,
     Peers,
     Table,
     Workload,
     take_columns,
     whole,
 )
-from pullback.ops.segment.bench import ids_of
-from pullback.verify.subject import Arguments
+from pullback.ops.segment.bench import rows_of
 
 OPS = ("segment_logsumexp",)
 EDGES = (500_000, 8, 50_000)
-
-
-def _rows(rows: int, width: int, segments: int, ascending: bool = False) -> Make:
-    def make(draw: Draw, op: str) -> Arguments:
-        ids = ids_of(draw, rows, segments, ascending)
-        known = {"num_segments": segments, "indices_are_sorted": ascending}
-        return {"x": draw.normal(rows, width), "segment_ids": ids, **known}
-
-    return make
+_rows = partial(rows_of, ascending=False)
 
 
 WORKLOADS = (
     Workload("500k edges x 8", OPS, _rows(*EDGES), take_columns),
-    Workload("500k edges x 8", OPS, _rows(*EDGES), take_columns, (F64, BF16, F16), peers=()),
+    Workload(
+        "500k edges x 8",
+        OPS,
+        _rows(*EDGES),
+        take_columns,
+        (F64, BF16, F16),
+        peers=(),
+    ),
     Workload("sorted 500k edges x 8", OPS, _rows(*EDGES, ascending=True), take_columns),
     Workload("1024x8", OPS, _rows(1024, 8, 100), take_columns, tags=SMALL),
 )
