@@ -36,7 +36,7 @@ from pullback.gpu.emulator.isa import decoded
 from pullback.gpu.emulator.launch import KernelFault, Span
 from pullback.gpu.emulator.run import Emulation
 from pullback.gpu.program import Operand, Step
-from pullback.gpu.runner import Pointer
+from pullback.gpu.runner import pointer_to
 from pullback.verify import laws
 from pullback.verify.emulated import emulated
 from pullback.verify.subject import Arguments, Subject
@@ -201,7 +201,7 @@ def test_a_counter_of_32_bits_is_out_of_bounds(wide: bool) -> None:
     i32 = ElementKind.I32
     step = Step(_last_tiles, 1, {"x": Operand(0, i32), "y": Operand(1, i32)})
     values = {"first": n + 1 - 2 * block, "n": n, "B": block, "WIDE": wide}
-    pointers = {"x": _Bytes(x.ctypes.data), "y": Pointer(y.ctypes.data, i32)}
+    pointers = {"x": _Bytes(x.ctypes.data), "y": pointer_to(i32)(y.ctypes.data)}
     spans = [Span(x.ctypes.data, n, 1, False), Span(y.ctypes.data, y.nbytes, 4)]
     emulation = Emulation("sm_90", spans, limit=1 << 20)
     if wide:

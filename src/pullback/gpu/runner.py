@@ -6,9 +6,12 @@ that is read later (`gpu/errors.py`); the interpreter reads it at once."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,16 +58,34 @@ def options(warps: int, arch: str) -> dict[str, Any]:
     return chosen
 
 
-class Pointer:
-    """An address and a dtype: all that Triton asks of a tensor."""
-
-    __slots__ = ("_address", "dtype")
-
-    def __init__(self, address: int, element: ElementKind) -> None:
-        self._address, self.dtype = address, element.row.long_name
+class Pointer(ctypes.c_void_p):
+    """An address; with a dtype, which its subclasses have, all that Triton asks of a tensor."""
 
     def data_ptr(self) -> int:
-        return self._address
+        return self.value or 0
+
+
+@cache
+def pointer_to(element: ElementKind) -> type[Pointer]:
+    """What makes pointers to an element, without a call of Python's."""
+    name = element.row.long_name
+    return type(f"{name}_pointer", (Pointer,), {"dtype": name})
+
+
+# Where the address of a pointer begins: in a slot of the plan, which counts from 0, in the
+# workspace, or in what a check writes.
+_WORKSPACE, _STATUS = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A step with all that does not depend on addresses: what launches it, its arguments, and of
+    its pointers name, type, where they begin and bytes from there."""
+
+    step: Step | Sort
+    launch: Any
+    arguments: dict[str, Any]
+    pointers: tuple[tuple[str, type[Pointer], int, int], ...]
 
 
 class _Memory:
@@ -84,9 +105,10 @@ def _unexplained(status: int, position: int, value: int) -> None:
 
 
 class TritonRunner:
-    """A program bound to a device; "cpu" means the interpreter, for laws and debugging."""
+    """A program bound to a device; "cpu" means the interpreter, for laws and debugging. `warps` of
+    the steps are what tuning changes."""
 
-    __slots__ = ("_arch", "_device", "_errors", "_fail", "_pointers", "_program", "warps")
+    __slots__ = ("_arch", "_device", "_errors", "_fail", "_prepared", "_program", "warps")
 
     def __init__(self, program: GpuProgram, device: str, fail: Fail = _unexplained) -> None:
         self._program, self._device, self._fail = program, device, fail
@@ -97,14 +119,22 @@ class TritonRunner:
             warps_of(step, self._arch) if isinstance(step, Step) and self._arch else 0
             for step in program.steps
         ]
-        self._pointers = tuple(
-            tuple(
-                (name, value)
-                for name, value in (step.arguments if isinstance(step, Step) else {}).items()
-                if isinstance(value, Operand | Scratch)
-            )
-            for step in program.steps
-        )
+        self._prepared = tuple(map(self._prepare, program.steps))
+
+    def _prepare(self, step: Step | Sort) -> _Prepared:
+        if isinstance(step, Sort):
+            return _Prepared(step, None, {}, ())
+        fixed = {} if self._device == "cpu" else options(step.warps, self._arch)
+        pointers = []
+        for name, value in step.arguments.items():
+            if isinstance(value, Operand):
+                offset = value.offset * value.element.itemsize
+                pointers.append((name, pointer_to(value.element), value.position, offset))
+            elif isinstance(value, Scratch):
+                where = _STATUS if value is self._program.status else _WORKSPACE
+                pointers.append((name, pointer_to(value.element), where, value.offset))
+        launch = None if self._device == "cpu" else step.kernel[step.grid,]
+        return _Prepared(step, launch, {**step.arguments, **fixed}, tuple(pointers))
 
     @property
     def steps(self) -> tuple[Step | Sort, ...]:
@@ -122,20 +152,25 @@ class TritonRunner:
         errors, words = 0, self._program.status
         if self._errors is not None:
             errors = self._errors.take(self._fail, self._capturing())
-        for step, pointers, warps in zip(self.steps, self._pointers, self.warps, strict=True):
+        for prepared, warps in zip(self._prepared, self.warps, strict=True):
+            step, launch = prepared.step, prepared.launch
             if isinstance(step, Sort):
                 self._sort(step, workspace)
                 continue
-            arguments = dict(step.arguments)
-            for name, value in pointers:
-                if errors and value is words:
-                    arguments[name] = Pointer(errors, value.element)
+            arguments = prepared.arguments.copy()
+            for name, pointer, where, offset in prepared.pointers:
+                if where >= 0:
+                    arguments[name] = pointer(addresses[where] + offset)
+                elif where == _STATUS and errors:
+                    arguments[name] = pointer(errors)
                 else:
-                    arguments[name] = _pointer(value, addresses, workspace)
-            if self._device == "cpu":
+                    arguments[name] = pointer(workspace + offset)
+            if launch is None:
                 _EXECUTOR.get()(step, arguments)
+            elif warps == step.warps:
+                launch(**arguments)
             else:
-                step.kernel[step.grid,](**arguments, **options(warps, self._arch))
+                launch(**{**arguments, **options(warps, self._arch)})
         if words is None or errors:
             return 0, 0, 0
         status, position, value = self._tensor(words, workspace).tolist()
@@ -165,10 +200,3 @@ class TritonRunner:
 
         array = array_at(address, (scratch.count,), (1,), scratch.element)
         return torch.from_numpy(np.asarray(array))
-
-
-def _pointer(value: Operand | Scratch, addresses: Sequence[int], workspace: int) -> Pointer:
-    if isinstance(value, Scratch):
-        return Pointer(workspace + value.offset, value.element)
-    address = addresses[value.position] + value.offset * value.element.itemsize
-    return Pointer(address, value.element)

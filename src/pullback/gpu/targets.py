@@ -24,7 +24,7 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import create_function_from_signature
 
 from pullback.gpu.program import Operand, Scratch, Step
-from pullback.gpu.runner import Pointer, options
+from pullback.gpu.runner import options, pointer_to
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -52,7 +52,7 @@ def _specialised(step: Step, target: str) -> tuple[Any, Any]:
     """Source and options of a step, as a launch on this target would compile it."""
     kernel, backend = step.kernel, make_backend(TARGETS[target])
     arguments = {
-        name: Pointer(_ALIGNED, value.element) if isinstance(value, Operand | Scratch) else value
+        name: pointer_to(value.element)(_ALIGNED) if isinstance(value, Operand | Scratch) else value
         for name, value in step.arguments.items()
     }
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)

@@ -211,10 +211,16 @@ class Function:
         """The arguments with arrays for numbers where a tensor is asked for, of the dtype that the
         others have."""
         given = {**dict(zip(self.parameters, args, strict=False)), **options}
-        found = {n: v for n in self.numbers if is_number(v := given.get(n))}
+        found = {}
+        for name in self.numbers:  # most calls have none, and find out without another call
+            value = given.get(name)
+            if value is not None and is_number(value):
+                found[name] = value
+        if not found:
+            return args, dict(options)
         models = (given[n] for n in self.tensors if n in given and n not in self.indices)
         model = next((v for v in models if hasattr(v, "dtype") and not is_number(v)), None)
-        if not found or model is None:
+        if model is None:
             return args, dict(options)
         for name, value in found.items():
             given[name] = _filled(model, check_number(self.name, name, value))
