@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -336,6 +337,21 @@ def test_large_outputs_of_different_alignment(axis: int) -> None:
     pullback.linear_scan_backward(x, a, x, axis, out=outs)
     again = pullback.linear_scan_backward(x[:, :], a, x, axis)
     assert [o.tobytes() for o in outs] == [o.tobytes() for o in again]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(64, 37), (3, 37), (70, 256), (1, 1000), (5, 1000)])
+def test_broadcast_factors_have_the_bits_of_whole_ones(shape: tuple[int, int], dtype: Any) -> None:
+    """A factor for each line, for each step, and for all, walked along, by lines and across."""
+    rng = np.random.default_rng(0)
+    b, a = rng.normal(size=shape).astype(dtype), rng.uniform(0.5, 1.0, shape).astype(dtype)
+    for factors, axis, reverse in itertools.product((a[:, :1], a[:1], a[:1, :1]), (0, 1), (0, 1)):
+        options = {"axis": axis, "reverse": bool(reverse)}
+        whole, own = np.broadcast_to(factors, shape).copy(), factors.copy()
+        h = pullback.linear_scan(whole, b, **options)
+        assert np.array_equal(pullback.linear_scan(own, b, **options), h)
+        db = pullback.linear_scan_backward(b, own, h, **options)[1]
+        assert np.array_equal(db, pullback.linear_scan_backward(b, whole, h, **options)[1])
 
 
 def test_kernels_of_the_engine_are_found_by_name() -> None:

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "layout: columns where one tensor has them",
         "tensor/layout.py",
-        "    unit_inside = bool(rest.extents) and all(s[-1] == 1 for s in rest.strides[:walked])",
-        "    unit_inside = bool(rest.extents) and any(s[-1] == 1 for s in rest.strides[:walked])",
+        "    unit_inside = bool(rest.extents) and all(",
+        "    unit_inside = bool(rest.extents) and any(",
         "stride ignored: kernels across columns read neighbours",
         (Suite("test_layout.py"), Fuzz("softmax")),
     ),

@@ -80,10 +80,18 @@ MUTANTS = (
     Mutant(
         "scans: the direction of the first tensor is taken for that of all",
         "cpu/scan_program.py",
-        "for s in loops.steps[: len(views)]}",
-        "for s in loops.steps[:1]}",
+        "enumerate(loops.steps[: len(views)]) if",
+        "enumerate(loops.steps[:1]) if",
         "tensors of another stride are read and written as if they had the same",
         (Suite("test_mixed_layouts.py", "linear_scan_backward"),),
+    ),
+    Mutant(
+        "scans: broadcast factors across are those of the first steps",
+        "cpu/columns.py",
+        "ACROSS: (b.neg(b.mul(k_, I64(long))), I64(long), I64(0)),",
+        "ACROSS: (b.neg(b.mul(k_, I64(long))), I64(0), I64(0)),",
+        "a factor for each step, the same for all lines, is that of another step",
+        (Suite("test_scan_kernels.py", "broadcast_factors"),),
     ),
     Mutant(
         "linear scan backward: direction",

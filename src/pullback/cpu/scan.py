@@ -96,6 +96,7 @@ class Scan:
     # see cpu/saved.
     saves: Any = None
     recalls: Any = None
+    alike: tuple[int, ...] = ()  # inputs that may be broadcast; of scans without `carried`
 
     @property
     def results(self) -> int:
@@ -164,8 +165,8 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
         usual = _either(scan, usual)
     if scan.trial:
         usual = _tried(scan, usual)
-    work, mode, load_tile, edged = scan.work, scan.mode, loads(scan.neutral, scan.ahead), scan.edged
-    signed, recall = _signed(scan), recalled(scan)
+    work, mode, edged, signed = scan.work, scan.mode, scan.edged, _signed(scan)
+    load_tile, recall = loads(scan.neutral, scan.ahead, scan.alike), recalled(scan)
     if scan.saves is not None:
         return saving_tile(scan, signed)
 

@@ -42,10 +42,12 @@ def scan_program(
     strides = [present[0] if v is None else v.strides for v in views]
     none = (0,) * len(present[0])
     beside = [none if edge is None else edge for edge in edges]
-    loops = along_axis(desc.input_shape, desc.scan_axis, strides, beside)
+    alike = [walks.scan.inputs[t] for t in walks.scan.alike]
+    loops = along_axis(desc.input_shape, desc.scan_axis, strides, beside, alike)
     n, count, size = loops.extent, loops.rest.count, desc.element.itemsize
     reverse = desc.reverse != against
-    steps = {-s if reverse else s for s in loops.steps[: len(views)]} if n > 1 else {1}
+    walked = [s for t, s in enumerate(loops.steps[: len(views)]) if s or t not in alike]
+    steps = {-s if reverse else s for s in walked} if n > 1 else {1}
     inner = loops.rest.extents[-1] if loops.rest.extents else 1
     lanes = lanes_of_lines(size, walks.scan.tensors)
     straight = next(iter(steps)) if steps in ({1}, {-1}) else 0

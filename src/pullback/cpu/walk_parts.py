@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.cpu.columns import block_of
+from pullback.cpu.columns import block_of, splats
 from pullback.cpu.edges import begins, finishes, runs_ahead, runs_back, starts
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
@@ -55,6 +55,7 @@ class Pieces:
         outs = [(place_at, t) for t in scan.outputs] + [(index_place, t) for t in scan.indices]
         self.outs = cursors_of(outs)
         self.copy_in = copies_in(scan.neutral, scan.ahead)
+        self.splat = splats(scan.alike)
         self.tile = tile_of(scan)
         self.stretch = stretch_of(scan, self)
         carried, rebased = scan.carried, scan.rebased

@@ -110,6 +110,7 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     streams, target, lead_of, with_area = (
         pieces.streams, pieces.target, pieces.lead, pieces.with_area,
     )  # fmt: skip
+    splat = pieces.splat
 
     def along(task, lo, hi):
         p = pointer(task, TENSORS)
@@ -119,10 +120,12 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             boxes_for(ins_of(task, 0), W, B, ALONG, back),
             boxes_for(outs_of(task, 0), W, B, ALONG, back),
         )
+        still = boxes_for(ins_of(task, 0), W, B, ALONG, back)
         for number in range(lo, hi):
             # Lines in the order of the walk: what is prefetched beyond one is the next.
             line = lo + hi - 1 - number if back != 0 else number
             ins, outs = ins_of(task, line), outs_of(task, line)
+            ins = splat(ins, still, 0, 0, n, 1, W, B, ALONG, back)
             streaming = streams_to(streams(task), target(ins, outs), back)
             state, initial = begin(task, none, line, 0, 1, 1)
             about = with_area(task, about_line(task, n, initial), p, line, 1)
@@ -193,13 +196,15 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     most, tensors, back_of = max(scan.ahead), pieces.tensors, pieces.back
     streams, target, lead_of = pieces.streams, pieces.target, pieces.lead
     with_area, beside = pieces.with_area, pieces.beside
+    splat = pieces.splat
 
     @inlined
     def group(ins, outs, boxes, c, count, about, straight, streaming, state, none, W, back):
         """All steps of the lines from c on."""
-        in_boxes, out_boxes = boxes
+        in_boxes, out_boxes, still = boxes
         n, B, k = about[0], block_of(ins[0][0]), 0
         lead = lead_of(n, B)
+        ins = splat(ins, still, 0, c, n, count, W, B, LINES, back)
         while k < n:
             end = min(((k - lead) // CHUNK + 1) * CHUNK + lead, n)
             # Tiles of whole lines; one that ends before its last step has masks.
@@ -230,6 +235,7 @@ def _lines(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         boxes = (
             boxes_for(ins_of(task, 0), W, B, LINES, back),
             boxes_for(outs_of(task, 0), W, B, LINES, back),
+            boxes_for(ins_of(task, 0), W, B, LINES, back),
         )
         for item in range(lo, hi):
             first, column, total = strip_at(task, item)
@@ -257,14 +263,16 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     copy_in, renewed, begin, finish = pieces.copy_in, pieces.renewed, pieces.begin, pieces.finish
     most, streams, target_of, lead_of = max(scan.ahead), pieces.streams, pieces.target, pieces.lead
     with_area, beside = pieces.with_area, pieces.beside
+    splat = pieces.splat
 
     @inlined
     def block(ins, outs, boxes, k, some, low, end, about, cells, streaming, near, W):
         """One block of steps of the columns from low to end; low may be negative, where tiles start
         at a cache line of the output and the first is a part."""
-        in_boxes, out_boxes = boxes
+        in_boxes, out_boxes, still = boxes
         states, initials = cells
         n, B, c = about[0], block_of(ins[0][0]), low
+        ins = splat(ins, still, k, 0, some, 1, W, B, ACROSS, 0)
         while c < end:
             whole = (end - c) // W if some == B and k + B + most <= n and c >= 0 else 0
             source, target, at, column = ins, outs, k, c
@@ -297,6 +305,7 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ACROSS, 0),
             boxes_for(outs_of(task, 0), W, B, ACROSS, 0),
+            boxes_for(ins_of(task, 0), W, B, ACROSS, 0),
         )
         for item in range(lo, hi):
             first, column, total = strip_at(task, item)
@@ -308,7 +317,7 @@ def _across(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             # Whole cache lines of the output: the first strip begins with a part of one.
             low = column + head - W if column == 0 and head > 0 else column + head
             end = min(column + strip + head, total)
-            cells, near = (end - low + W - 1) // W, abs(ins[0][2]) <= NEAR
+            cells, near = (end - low + W - 1) // W, abs(out[2]) <= NEAR
             for cell in range(cells):
                 c = low + cell * W
                 count = min(c + W, end) - max(c, 0)

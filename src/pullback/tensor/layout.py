@@ -131,16 +131,23 @@ class AxisLoops:
 
 
 def along_axis(
-    shape: Shape, axis: int, strides: Sequence[Strides], beside: Sequence[Strides] = ()
+    shape: Shape,
+    axis: int,
+    strides: Sequence[Strides],
+    beside: Sequence[Strides] = (),
+    alike: Sequence[int] = (),
 ) -> AxisLoops:
-    """Split tensors of one shape into an axis and the rest. Rank 0 is a row of one."""
+    """Split tensors of one shape into an axis and the rest. Rank 0 is a row of one. Tensors `alike`
+    may be broadcast along columns."""
     walked, every = len(strides), [*strides, *beside]
     if not shape:
         return AxisLoops(1, (1,) * len(every), merge((), [()] * len(every)), False)
     rest_shape = shape[:axis] + shape[axis + 1 :]
     rest = merge(rest_shape, [s[:axis] + s[axis + 1 :] for s in every])
     steps = tuple(s[axis] for s in every)
-    unit_inside = bool(rest.extents) and all(s[-1] == 1 for s in rest.strides[:walked])
+    unit_inside = bool(rest.extents) and all(
+        s[-1] == 1 or (s[-1] == 0 and t in alike) for t, s in enumerate(rest.strides[:walked])
+    )
     # A row of one element has no direction; across the columns it is one long vector.
     along = shape[axis] > 1 and all(abs(step) == 1 for step in steps[:walked])
     return AxisLoops(shape[axis], steps, rest, unit_inside and not along)

@@ -28,11 +28,11 @@ OPS = (*SCAN, *RETURNS)
 _WRT = ("a", "b")
 
 
-def _ab(*shape: int, axis: int = -1, channels: bool = False) -> Make:
-    """Factors near one; with `channels` a factor for each of the last axis."""
+def _ab(*shape: int, axis: int = -1, factors: tuple[int, ...] | None = None) -> Make:
+    """Factors near one, of a shape that broadcasts."""
 
     def make(draw: Draw, op: str) -> Arguments:
-        a = draw.near_one(*(shape[-1:] if channels else shape))
+        a = draw.near_one(*(shape if factors is None else factors))
         return {"a": a, "b": draw.normal(*shape), "axis": axis}
 
     return make
@@ -69,7 +69,9 @@ _ALL: Any = {"elements": (F32, F64, BF16, F16)}
 WORKLOADS = (
     _scan("4096x4096", _ab(*_LARGE), take=take_rows, **_ALL, peers=("jax",)),
     _scan(_STEPS, _ab(64, 512, 64, axis=1), take=take_rows, peers=("torch", "torch loop", "jax")),
-    _scan("a per channel", _ab(64, 512, 64, axis=1, channels=True), peers=("torch loop", "jax")),
+    _scan("a per channel", _ab(64, 512, 64, axis=1, factors=(64,)), peers=("torch loop", "jax")),
+    _scan("a per row", _ab(*_LARGE, factors=(4096, 1))),
+    _scan("a per step, axis 0", _ab(*_LARGE, axis=0, factors=(4096, 1))),
     _scan("axis 0", _ab(*_LARGE, axis=0)),
     _scan("1x16M", _ab(1, 1 << 24)),
     _scan("exclusive", _ab(*_LARGE), take=take_rows, options={"exclusive": True}),
