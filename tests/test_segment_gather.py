@@ -10,6 +10,7 @@ import pytest
 
 import pullback as pb
 from pullback.contract.element import ElementKind
+from pullback.ops.segment_gather import oracle
 from pullback.verify.laws import same_bits
 
 N, ROWS, SEGMENTS = 3000, 70, 50
@@ -91,3 +92,20 @@ def test_nothing_is_made_for_each_position_and_column(reduce: str) -> None:
     made = function.body(**views, num_segments=90, reduce=reduce)
     scratch = made.plan.select(pb.Stream.cpu(), made.descriptor).workspace_size
     assert max(*plans, scratch) < n * width * 4 / 2
+
+
+@pytest.mark.parametrize("reduce", ["mean", "weighted", "max"])
+def test_dropped_positions_count_for_nothing(reduce: str) -> None:
+    """Rows and segments out of range, on either side, in the result and in the gradient of x."""
+    rng = np.random.default_rng(3)
+    x, dy = rng.standard_normal((5, 3)), rng.standard_normal((4, 3))
+    gather_ids, segment_ids = rng.integers(-2, 8, 60), rng.integers(-1, 6, 60)
+    known: dict[str, Any] = {"reduce": reduce.replace("weighted", "sum"), "out_of_range": "skip"}
+    if reduce == "weighted":
+        known["weights"] = rng.standard_normal(60)
+    y = pb.gather_segment_reduce(x, gather_ids, segment_ids, 4, **known)
+    wanted = oracle.gather_segment_reduce(x, gather_ids, segment_ids, 4, **known)
+    np.testing.assert_allclose(y, wanted.astype(float), atol=1e-14)
+    dx = pb.gather_segment_reduce_backward(dy, x, gather_ids, segment_ids, **known)
+    wanted = oracle.gather_segment_reduce_backward(dy, x, gather_ids, segment_ids, **known)
+    np.testing.assert_allclose(dx, wanted.astype(float), atol=1e-14)

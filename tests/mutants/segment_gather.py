@@ -11,7 +11,7 @@ MUTANTS = (
         "            if (row >= 0) & (row < past) & (row != padding):",
         "            if (row < past) & (row != padding):",
         "reads before the table",
-        (laws("gather_segment_reduce_backward"), laws("gather_segment_reduce")),
+        (Suite("test_segment_gather.py", "dropped"),),
     ),
     Mutant(
         "gather reduce: the check of rows takes those for ids",
@@ -19,7 +19,7 @@ MUTANTS = (
         "        at.LAST: last_id(desc.num_rows, gather),\n",
         "        at.LAST: last_id(desc.num_segments, gather),\n",
         "rows are refused, or missed",
-        (laws("gather_segment_reduce"), Suite("test_laws.py", "gather_segment_reduce and f32")),
+        (Fuzz("gather_segment_reduce"),),
     ),
     Mutant(
         "gather reduce backward: a position whose row is dropped counts for the mean",
@@ -27,7 +27,7 @@ MUTANTS = (
         "        if segment_of[n] >= 0 and row_of(task, ids, n, step) >= 0:",
         "        if segment_of[n] >= 0:",
         "the gradient of a mean is divided by too much",
-        (laws("gather_segment_reduce_backward"), Fuzz("gather_segment_reduce_backward")),
+        (Suite("test_segment_gather.py", "dropped"),),
     ),
     Mutant(
         "gather reduce: weights by sorted position",
