@@ -181,7 +181,7 @@ def trials(
 
 # Families with as many functions share the cases of tiles, a third each, but for those below.
 MANY = 6
-ALWAYS = ("hostile", "long", "long columns", "long sums")
+ALWAYS = ("hostile", "long", "long columns", "long sums", "rising")
 
 
 @cache

@@ -210,6 +210,22 @@ MUTANTS = (
         (Suite("test_gpu_interpreter.py", "equals_the_oracle and cummax"),),
     ),
     Mutant(
+        "gpu softmax: what a difference loses",
+        "ops/simplex/gpu_exponential.py",
+        '        e = tl.where(z > float("-inf"), tl.fma(e, rest, e), 0.0)\n',
+        '        e = tl.where(z > float("-inf"), e, 0.0)\n',
+        "precision: a rounded exponent",
+        (Suite("test_gpu_interpreter.py", "equals_the_oracle and softmax"),),
+    ),
+    Mutant(
+        "gpu softmax: what was summed before the reference moved",
+        "ops/simplex/gpu_exponential.py",
+        '        gap = tl.where(moves & (tl.abs(reference) < float("inf")), reference - later, 0.0)\n',
+        "        gap = tl.where(moves, 0.0, 0.0) + 0.0 * later\n",
+        "a factor left out between tiles",
+        (Suite("test_gpu_interpreter.py", "equals_the_oracle and softmax"),),
+    ),
+    Mutant(
         "gpu scans: a state passes into the next piece",
         "ops/scan/gpu_states.py",
         "        u, v = tl.where(begun != 0, u, whole_u), tl.where(begun != 0, v, whole_v)\n",

@@ -107,7 +107,9 @@ def _whole_rows(rng: np.random.Generator) -> Iterator[Case]:
     yield from tile_rows(rng)
     for n in WHOLE:
         yield row_case(rng, f"{n}", rng.standard_normal((2, n)), 1, False)
+    # From 1 to 91: what was summed in one tile counts for next to nothing in a later one.
+    yield row_case(rng, "rising", np.linspace(0, 9000, 9000)[None], 1, False)
 
 
-WHOLE = (4095, 4096, 4097)  # the longest rows held whole
+WHOLE = (4095, 4096, 4097, 8191, 8192, 8193)  # the longest rows held whole
 TILES = Tiles(_whole_rows, alone=True)

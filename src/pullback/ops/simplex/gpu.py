@@ -1,10 +1,12 @@
-"""Simplex maps on the GPU: which step a map takes. The kernels are in `gpu_kernels`."""
+"""Simplex maps on the GPU: which step a map takes. The kernels are in `gpu_exponential`, and those
+of maps with a threshold in `gpu_kernels`."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
+from pullback.contract.element import ElementKind
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import Reproducibility, SoftmaxKind
 from pullback.gpu.program import (
@@ -20,6 +22,7 @@ from pullback.gpu.program import (
 from pullback.gpu.sketch import Sample
 from pullback.gpu.tile import wide
 from pullback.ops.simplex.contract import kind_of
+from pullback.ops.simplex.gpu_exponential import exp_back, exp_row, exp_tiles
 from pullback.ops.simplex.gpu_kernels import map_back, map_row, map_tiles
 from pullback.tensor.layout import along_axis
 
@@ -33,19 +36,35 @@ ALONG = Steps(
     (4096, Tile(1, 4096, 16)),
     (None, Tile(1, 2048, 8)),
 )
+# Without a threshold they take fewer registers.
+WHOLE = Steps(*ALONG.entries[:-1], (8192, Tile(1, 8192, 16)), ALONG.entries[-1])
 ACROSS = Steps(
     (16, Tile(64, 16, 4)), (64, Tile(32, 64, 8)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
 )
 
 
-def _program(desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any]) -> GpuProgram:
-    """One step: `kernels` are for rows held whole, and for rows in tiles."""
+_EXPONENTIAL = (SoftmaxKind.SOFTMAX, SoftmaxKind.LOG_SOFTMAX)
+
+
+def _computed(desc: Any) -> ElementKind:
+    """What a map is computed in: exponentials of f32 in pairs of f32."""
+    if desc.element is ElementKind.F32 and kind_of(desc) in _EXPONENTIAL:
+        return ElementKind.F32
+    return desc.element.accumulator
+
+
+def _program(
+    desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any], again: int
+) -> GpuProgram:
+    """One step: `kernels` are for rows held whole, and for rows in tiles, of which so many tensors
+    are read `again`."""
     if not prod(desc.input_shape):
         return EMPTY
     loops = along_axis(
         desc.input_shape, desc.softmax_axis, [view.strides for view in tensors.values()]
     )
-    tile = (ACROSS if loops.columns else ALONG)[loops.extent]
+    exponential = kind_of(desc) in _EXPONENTIAL
+    tile = (ACROSS if loops.columns else WHOLE if exponential else ALONG)[loops.extent]
     tiled = loops.extent > tile.block
     rows = loops.rest.count
     arguments: dict[str, Any] = dict(zip(tensors, operands(*tensors.values()), strict=True))
@@ -57,30 +76,35 @@ def _program(desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any]) -> Gp
         "rows": rows,
         "extents": loops.rest.extents,
         "KIND": kind_of(desc).value,
-        "WIDE": wide(desc.element.accumulator),
+        "WIDE": wide(_computed(desc)),
         "R": tile.rows,
         "B": tile.block,
     }
     kernel = kernels[tiled]
-    if kernel is map_back:
+    if kernels[0] is kernels[1]:
         arguments["TILED"] = tiled
-    # In tiles, x is read for the maximum, for the sum and to write y, and both inputs of a gradient
-    # are read twice; a threshold reads x once more for each of its steps, which are not counted.
-    passes = len(tensors) + 2 * tiled
+    if exponential:
+        arguments["FINE"] = desc.element is ElementKind.F32
+    passes = len(tensors) + again * tiled
     traffic = rows * loops.extent * desc.element.itemsize * passes
     return GpuProgram((Step(kernel, ceil_div(rows, tile.rows), arguments, tile.warps, traffic),))
 
 
 def _forward(desc: Any, x: Any, y: Any) -> GpuProgram:
-    return _program(desc, {"x": x, "y": y}, (map_row, map_tiles))
+    """In tiles, x is read for maximum and sum together, and to write y. A threshold reads it for
+    the maximum, and for each of its steps, of which one is counted."""
+    if kind_of(desc) in _EXPONENTIAL:
+        return _program(desc, {"x": x, "y": y}, (exp_row, exp_tiles), 1)
+    return _program(desc, {"x": x, "y": y}, (map_row, map_tiles), 2)
 
 
 def _backward(desc: Any, dy: Any, y: Any, dx: Any) -> GpuProgram:
-    return _program(desc, {"dy": dy, "y": y, "dx": dx}, (map_back, map_back))
+    kernel = exp_back if kind_of(desc) in _EXPONENTIAL else map_back
+    return _program(desc, {"dy": dy, "y": y, "dx": dx}, (kernel, kernel), 2)
 
 
 def _guarantee(desc: Any) -> PrecisionGuarantee:
-    return guarantee(desc.element.accumulator, Reproducibility.RUN_TO_RUN)
+    return guarantee(_computed(desc), Reproducibility.RUN_TO_RUN)
 
 
 def _samples() -> tuple[Sample, ...]:
@@ -90,7 +114,7 @@ def _samples() -> tuple[Sample, ...]:
         "long rows": ((64, 1 << 20), 1),
         "columns": ((64, 64, 1024), 1),
         "rows of 500": ((4096, 500), 1),  # too odd for wide loads
-        **{f"rows of {n}": ((4096, n), 1) for n, _ in ALONG.entries if n},
+        **{f"rows of {n}": ((4096, n), 1) for n, _ in WHOLE.entries if n},
         **{f"columns of {n or 200}": ((64, n or 200, 1024), 1) for n, _ in ACROSS.entries},
     }
     found = []

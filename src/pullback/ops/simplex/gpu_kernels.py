@@ -1,4 +1,4 @@
-"""Simplex maps in Triton: a row in registers, or in tiles where it does not fit.
+"""Simplex maps with a threshold in Triton: a row in registers, or in tiles where it does not fit.
 
 The threshold of sparsemax and entmax15 is the root of a convex, falling function of τ, so Newton's
 method from max - 1 rises to it: for sparsemax in as many steps as the support shrinks, for entmax15
@@ -35,18 +35,11 @@ def _shift(x, peak, live, KIND: tl.constexpr):
 
 @triton.jit
 def _sums(z, tau, KIND: tl.constexpr):
-    """What one look at a tile adds up: Σ e^z, or what Newton's step needs, and the support."""
-    if (KIND == "softmax") | (KIND == "log_softmax"):
-        first = tl.sum(tl.exp(z), 1)
-        second = first
-        count = tl.zeros_like(tau).to(tl.int32)
-    else:
-        inside = z > tau[:, None]
-        over = tl.where(inside, z - tau[:, None], 0.0)
-        first = tl.sum(over * over if KIND == "entmax15" else over, 1)
-        second = tl.sum(over, 1)
-        count = tl.sum(inside.to(tl.int32), 1)
-    return first, second, count
+    """What one look at a tile adds up for Newton's step, and the support."""
+    inside = z > tau[:, None]
+    over = tl.where(inside, z - tau[:, None], 0.0)
+    first = tl.sum(over * over if KIND == "entmax15" else over, 1)
+    return first, tl.sum(over, 1), tl.sum(inside.to(tl.int32), 1)
 
 
 @triton.jit
@@ -61,24 +54,14 @@ def _newton(tau, first, second, count, KIND: tl.constexpr):
 
 
 @triton.jit
-def _value(x, z, total, tau, peak, nans, tops, KIND: tl.constexpr):
+def _value(x, z, tau, peak, nans, tops, KIND: tl.constexpr):
     """The map itself, and the rules for rows with NaN, +inf, or nothing but -inf."""
-    if KIND == "softmax":
-        y = tl.exp(z) / total[:, None]
-    elif KIND == "log_softmax":
-        y = z - tl.log(total)[:, None]
-    elif KIND == "sparsemax":
-        y = tl.maximum(z - tau[:, None], 0.0)
-    else:
-        over = tl.maximum(z - tau[:, None], 0.0)
-        y = over * over
-    top = x == float("inf")
+    y = tl.maximum(z - tau[:, None], 0.0)
+    if KIND == "entmax15":
+        y = y * y
     shared = tl.maximum(tops, 1).to(y.dtype)
-    if KIND == "log_softmax":
-        settled = tl.where(top, -tl.log(shared)[:, None], float("-inf"))
-    else:
-        share = divide(tl.full(shared.shape, 1.0, shared.dtype), shared)
-        settled = tl.where(top, share[:, None], 0.0)
+    share = divide(tl.full(shared.shape, 1.0, shared.dtype), shared)
+    settled = tl.where(x == float("inf"), share[:, None], 0.0)
     y = tl.where((tl.abs(peak) < float("inf"))[:, None], y, settled)
     return tl.where((nans > 0)[:, None], float("nan"), y)
 
@@ -109,14 +92,13 @@ def map_row(
     z = _shift(value, peak, live, KIND)
     tau = tl.full([R], -1.0, WIDE)
     first, second, count = _sums(z, tau, KIND)
-    if (KIND == "sparsemax") | (KIND == "entmax15"):
-        left = tl.full((), STEPS, tl.int32)
-        while left > 0:
-            higher = _newton(tau, first, second, count, KIND)
-            left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
-            tau = higher
-            first, second, count = _sums(z, tau, KIND)
-    result = _value(value, z, first, tau, peak, nans, tops, KIND)
+    left = tl.full((), STEPS, tl.int32)
+    while left > 0:
+        higher = _newton(tau, first, second, count, KIND)
+        left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
+        tau = higher
+        first, second, count = _sums(z, tau, KIND)
+    result = _value(value, z, tau, peak, nans, tops, KIND)
     at = grid(place(row, extents, strides_y), k, step_y)
     tl.debug_barrier()  # y may be x
     tl.store(y + at, result.to(y.dtype.element_ty), mask=live)
@@ -170,31 +152,26 @@ def map_tiles(
         peak, nans, tops = tl.maximum(peak, p), tl.maximum(nans, m), tops + t
     tau = tl.full([R], -1.0, WIDE)
     first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
-    if (KIND == "sparsemax") | (KIND == "entmax15"):
-        left = tl.full((), STEPS, tl.int32)
-        while left > 0:
-            higher = _newton(tau, first, second, count, KIND)
-            left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
-            tau = higher
-            first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
+    left = tl.full((), STEPS, tl.int32)
+    while left > 0:
+        higher = _newton(tau, first, second, count, KIND)
+        left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
+        tau = higher
+        first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
     for start in range(start_of_loop(), n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
         z = _shift(value, peak, live, KIND)
-        result = _value(value, z, first, tau, peak, nans, tops, KIND)
+        result = _value(value, z, tau, peak, nans, tops, KIND)
         tl.debug_barrier()  # y may be x
         tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
 
 
 @triton.jit
-def _weights(y, live, KIND: tl.constexpr):
-    """What dy is weighted with: y, 1, or a power of y on its support."""
-    if KIND == "softmax":
-        w = y
-    elif KIND == "log_softmax":
-        w = tl.where(live, 1.0, 0.0).to(y.dtype)
-    elif KIND == "sparsemax":
+def _weights(y, KIND: tl.constexpr):
+    """What dy is weighted with: a power of y on its support."""
+    if KIND == "sparsemax":
         w = tl.where(y > 0.0, 1.0, 0.0).to(y.dtype)
     else:
         w = tl.sqrt(tl.where(y > 0.0, y, 0.0))
@@ -204,24 +181,17 @@ def _weights(y, live, KIND: tl.constexpr):
 @triton.jit
 def _back_sums(dy, y, live, KIND: tl.constexpr):
     """Of a tile, by rows: Σ w·dy, Σ w, how many have mass, how many NaN."""
-    w = _weights(y, live, KIND)
-    if (KIND == "sparsemax") | (KIND == "entmax15"):
-        dy = tl.where(w > 0.0, dy, 0.0)  # not read off the support
-    mass = (y > float("-inf")) if KIND == "log_softmax" else (y != 0.0)
-    masses = tl.sum((mass & live).to(tl.int32), 1)
+    w = _weights(y, KIND)
+    dy = tl.where(w > 0.0, dy, 0.0)  # not read off the support
+    masses = tl.sum(((y != 0.0) & live).to(tl.int32), 1)
     return tl.sum(w * dy, 1), tl.sum(w, 1), masses, tl.sum(((y != y) & live).to(tl.int32), 1)
 
 
 @triton.jit
-def _gradient(dy, y, live, dot, total, masses, nans, KIND: tl.constexpr):
-    w = _weights(y, live, KIND)
-    if KIND == "softmax":
-        dx = y * (dy - dot[:, None])
-    elif KIND == "log_softmax":
-        dx = dy - tl.exp(y) * dot[:, None]
-    else:
-        mean = dot / tl.where(total > 0.0, total, 1.0)
-        dx = tl.where(w > 0.0, w * dy - w * mean[:, None], 0.0)
+def _gradient(dy, y, dot, total, masses, nans, KIND: tl.constexpr):
+    w = _weights(y, KIND)
+    mean = dot / tl.where(total > 0.0, total, 1.0)
+    dx = tl.where(w > 0.0, w * dy - w * mean[:, None], 0.0)
     dx = tl.where(((masses == 0) & (nans == 0))[:, None], 0.0, dx)
     return tl.where((nans > 0)[:, None], float("nan"), dx)
 
@@ -266,7 +236,7 @@ def map_back(
             live = (row < rows)[:, None] & (k < n)[None, :]
             g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
             p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
-            result = _gradient(g, p, live, dot, total, masses, nans, KIND)
+            result = _gradient(g, p, dot, total, masses, nans, KIND)
             tl.debug_barrier()  # dx may be dy or y
             tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)
     else:
@@ -275,6 +245,6 @@ def map_back(
         g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
         p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
         dot, total, masses, nans = _back_sums(g, p, live, KIND)
-        result = _gradient(g, p, live, dot, total, masses, nans, KIND)
+        result = _gradient(g, p, dot, total, masses, nans, KIND)
         tl.debug_barrier()  # dx may be dy or y
         tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)

@@ -1,0 +1,81 @@
+"""exp and log in f32 from the polynomials of `cpu/elementary`, and sums in pairs of f32: what takes
+f64 elsewhere, within the same bounds and with no instruction of f64.
+
+A pair (s, r) is a sum and what rounding took from it. `tl.fma` is one rounding; nothing else is
+contracted.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LN2_HIGH = tl.constexpr(0.6931471824645996)
+_LN2_LOW = tl.constexpr(-1.9046542121259336e-09)
+# Adding it rounds to an integer and leaves that in the low bits of the sum.
+_ROUNDER = tl.constexpr(12582912.0)
+# The same, and twice the exponent bias: halves of that sum are biased exponents.
+_TWICE_BIASED = tl.constexpr(12582912.0 + 254.0)
+_HALF_ROOT = tl.constexpr(0x3F3504F3)  # bits of sqrt(1/2)
+_ONE = tl.constexpr(0x3F800000)
+_MANTISSA = tl.constexpr(0x007FFFFF)
+
+
+@triton.jit
+def exp_f32(x):
+    """e^x within 1 ulp, subnormal results included; x is not NaN."""
+    x = tl.minimum(tl.maximum(x, -104.0), 89.0)
+    k = tl.fma(x, _LOG2_E, _ROUNDER) - _ROUNDER
+    high = tl.fma(k, -_LN2_HIGH, x)
+    r = tl.fma(k, -_LN2_LOW, high)
+    tail = tl.fma(r, 0.0013814308, 0.008368853)
+    tail = tl.fma(r, tail, 0.0416684)
+    tail = tl.fma(r, tail, 0.1666652)
+    tail = tl.fma(r, tail, 0.49999994)
+    # r itself is rounded, `high` is not: the leading term takes the latter.
+    p = high + tl.fma(k, -_LN2_LOW, r * r * tail) + 1.0
+    # Two factors, since 2^k itself need not be a float; the first product is exact.
+    whole = (k + _TWICE_BIASED).to(tl.int32, bitcast=True)
+    first = whole >> 1
+    second = whole - first
+    p = p * (first << 23).to(tl.float32, bitcast=True)
+    return p * (second << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def log_f32(x):
+    """log x within 1 ulp, for normal x in (0, inf)."""
+    bits = x.to(tl.int32, bitcast=True)
+    offset = bits - _HALF_ROOT + _ONE
+    k = ((offset >> 23) - 127).to(tl.float32)
+    m = ((offset & _MANTISSA) + _HALF_ROOT).to(tl.float32, bitcast=True)
+    f = m - 1.0
+    s = tl.div_rn(f, f + 2.0)
+    z = s * s
+    square = f * f * 0.5
+    tail = tl.fma(z, tl.fma(z, 0.29873094, 0.39977494), 0.66666776)
+    rest = tl.fma(s, tl.fma(z, tail, square), k * _LN2_LOW)
+    return tl.fma(k, _LN2_HIGH, f - (square - rest))
+
+
+@triton.jit
+def two_sum(a, b):
+    """a + b rounded, and what was rounded off."""
+    s = a + b
+    part = s - a
+    return s, (a - (s - part)) + (b - part)
+
+
+@triton.jit
+def two_product(a, b):
+    """a · b rounded, and what was rounded off."""
+    product = a * b
+    return product, tl.fma(a, b, -product)
+
+
+@triton.jit
+def add_pairs(s1, r1, s2, r2):
+    """The sum of two pairs."""
+    s, r = two_sum(s1, s2)
+    return s, r + (r1 + r2)

@@ -1,0 +1,287 @@
+"""softmax and log_softmax in Triton: a row in registers, or in tiles where it does not fit.
+
+FINE is f32 in f32: exponentials from our own polynomials, differences and sums with what rounding
+took from them. Other elements take Triton's exponentials and plain sums in the wide type.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from pullback.gpu.exponential import (
+    add_pairs,
+    exp_f32,
+    log_f32,
+    two_product,
+    two_sum,
+)
+from pullback.gpu.tile import divide, grid, place, start_of_loop
+
+# The reference of exponents follows the maximum when it is so far ahead: what was summed until then
+# counts for so little that its rounding is none.
+AHEAD = tl.constexpr(16.0)
+
+
+@triton.jit
+def _power(x, reference, live, FINE: tl.constexpr):
+    """e^(x - reference); 0 where nothing is, and in rows that are not finite."""
+    finite = (tl.abs(reference) < float("inf"))[:, None]
+    use = live & finite & (x == x)
+    z = tl.where(use, x - reference[:, None], float("-inf"))
+    e = exp_f32(z) if FINE else tl.exp(z)
+    if FINE | (x.dtype == tl.float64):
+        # A steep slope would show what the difference loses in rounding.
+        _, rest = two_sum(x, -reference[:, None])
+        e = tl.where(z > float("-inf"), tl.fma(e, rest, e), 0.0)
+    return e
+
+
+@triton.jit
+def _logarithm(total, rest, FINE: tl.constexpr):
+    """log of the sum of a row, which is at least 1, or 0 in rows that are not finite."""
+    if FINE:
+        safe = tl.maximum(total, 1.0)
+        found = log_f32(safe) + rest / safe
+    else:
+        found = tl.log(total)
+    return found
+
+
+@triton.jit
+def _value(
+    x, live, reference, total, rest, peak, nans, tops, KIND: tl.constexpr, FINE: tl.constexpr
+):
+    """The map itself, and the rules for rows with NaN, +inf, or nothing but -inf."""
+    shared = tl.maximum(tops, 1).to(x.dtype)
+    top = x == float("inf")
+    if KIND == "softmax":
+        e, whole = _power(x, reference, live, FINE), tl.where(total > 0.0, total, 1.0)
+        inverse = divide(tl.full(whole.shape, 1.0, whole.dtype), whole)
+        y = e * inverse[:, None]
+        if FINE:
+            # What rounding took from the quotient and from the sum.
+            lost = (tl.fma(-whole, inverse, 1.0) - rest * inverse) * inverse
+            y = tl.fma(e, lost[:, None], y)
+        share = divide(tl.full(shared.shape, 1.0, shared.dtype), shared)
+        infinite = tl.where(top, share[:, None], 0.0)
+    else:
+        z = x - reference[:, None]
+        log_total = _logarithm(total, rest, FINE)[:, None]
+        if FINE:
+            _, low = two_sum(x, -reference[:, None])
+            y = tl.where(z > float("-inf"), z + (low - log_total), z)
+        else:
+            y = z - log_total
+        if FINE:
+            share = log_f32(shared)
+        else:
+            share = tl.log(shared)
+        infinite = tl.where(top, -share[:, None], float("-inf"))
+    y = tl.where((tl.abs(peak) < float("inf"))[:, None], y, infinite)
+    return tl.where((nans > 0)[:, None], float("nan"), y)
+
+
+@triton.jit
+def _facts(x, live):
+    """Of a tile, by rows: the maximum without NaN, how many NaN, how many +inf."""
+    nan = (x != x) & live
+    peak = tl.max(tl.where(live & ~nan, x, float("-inf")), 1)
+    tops = tl.sum(((x == float("inf")) & live).to(tl.int32), 1)
+    return peak, tl.sum(nan.to(tl.int32), 1), tops
+
+
+@triton.jit
+def _sum(e, rest, FINE: tl.constexpr):
+    """By rows, with what rounding took."""
+    if FINE:
+        total, rest = tl.reduce((e, rest), 1, add_pairs)
+    else:
+        total = tl.sum(e, 1)
+        rest = tl.zeros_like(total)
+    return total, rest
+
+
+@triton.jit
+def exp_row(
+    x,
+    y,
+    n,
+    rows,
+    step_x,
+    step_y,
+    extents,
+    strides_x,
+    strides_y,
+    KIND: tl.constexpr,
+    FINE: tl.constexpr,
+    WIDE: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """R whole rows in registers: each element is read and written once."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    k = tl.arange(0, B).to(tl.int64)
+    live = (row < rows)[:, None] & (k < n)[None, :]
+    at = grid(place(row, extents, strides_x), k, step_x)
+    value = tl.load(x + at, mask=live, other=0.0).to(WIDE)
+    peak, nans, tops = _facts(value, live)
+    e = _power(value, peak, live, FINE)
+    total, rest = _sum(e, tl.zeros([R, B], WIDE), FINE)
+    result = _value(value, live, peak, total, rest, peak, nans, tops, KIND, FINE)
+    at = grid(place(row, extents, strides_y), k, step_y)
+    tl.debug_barrier()  # y may be x
+    tl.store(y + at, result.to(y.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def exp_tiles(
+    x,
+    y,
+    n,
+    rows,
+    step_x,
+    step_y,
+    extents,
+    strides_x,
+    strides_y,
+    KIND: tl.constexpr,
+    FINE: tl.constexpr,
+    WIDE: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """R rows too long for registers: once for maximum and sum together, once to write."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    row_live = row < rows
+    at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
+    peak = tl.full([R], float("-inf"), WIDE)
+    reference = peak
+    nans = tl.zeros([R], tl.int32)
+    tops = tl.zeros([R], tl.int64)
+    sums, rests = tl.zeros([R, B], WIDE), tl.zeros([R, B], WIDE)
+    for start in range(start_of_loop(), n, B):
+        k = start + tl.arange(0, B).to(tl.int64)
+        live = row_live[:, None] & (k < n)[None, :]
+        value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
+        p, m, t = _facts(value, live)
+        peak, nans, tops = tl.maximum(peak, p), tl.maximum(nans, m), tops + t
+        # Before anything is summed the reference is -inf, and there is nothing to fade.
+        moves = (peak > reference + AHEAD) | (reference == float("-inf"))
+        later = tl.where(moves, peak, reference)
+        gap = tl.where(moves & (tl.abs(reference) < float("inf")), reference - later, 0.0)
+        fade = exp_f32(gap) if FINE else tl.exp(gap)
+        reference = later
+        e = _power(value, reference, live, FINE)
+        if FINE:
+            sums, rests = sums * fade[:, None], rests * fade[:, None]
+            sums, lost = two_sum(sums, e)
+            rests += lost
+        else:
+            sums = sums * fade[:, None] + e
+    total, rest = _sum(sums, rests, FINE)
+    if KIND == "log_softmax":
+        # Relative to the maximum itself: a logarithm close to 0 is as exact as one can be.
+        gap = tl.where(tl.abs(peak) < float("inf"), reference - peak, 0.0)
+        fade = exp_f32(gap) if FINE else tl.exp(gap)
+        total, rest, reference = total * fade, rest * fade, peak
+    for start in range(start_of_loop(), n, B):
+        k = start + tl.arange(0, B).to(tl.int64)
+        live = row_live[:, None] & (k < n)[None, :]
+        value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
+        result = _value(value, live, reference, total, rest, peak, nans, tops, KIND, FINE)
+        tl.debug_barrier()  # y may be x
+        tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _weighted(dy, y, live, KIND: tl.constexpr, FINE: tl.constexpr):
+    """Of a tile: y·dy or dy itself, which is summed, with what rounding took; by rows how many have
+    mass, how many NaN."""
+    mass = (y > float("-inf")) if KIND == "log_softmax" else (y != 0.0)
+    masses = tl.sum((mass & live).to(tl.int32), 1)
+    nans = tl.sum(((y != y) & live).to(tl.int32), 1)
+    if KIND == "log_softmax":
+        term, rest = dy, tl.zeros_like(dy)
+    elif FINE:
+        term, rest = two_product(y, dy)
+        rest = tl.where(tl.abs(term) < float("inf"), rest, 0.0)
+    else:
+        term, rest = y * dy, tl.zeros_like(dy)
+    return tl.where(live, term, 0.0), tl.where(live, rest, 0.0), masses, nans
+
+
+@triton.jit
+def _gradient(dy, y, dot, rest, masses, nans, KIND: tl.constexpr, FINE: tl.constexpr):
+    if FINE:
+        rest = tl.where(tl.abs(dot) < float("inf"), rest, 0.0)
+    if KIND == "softmax":
+        dx = y * ((dy - dot[:, None]) - rest[:, None])
+    elif FINE:
+        power = exp_f32(tl.where(y == y, y, 0.0))
+        power = tl.where(y > float("-inf"), power, 0.0)
+        dx = (dy - power * dot[:, None]) - power * rest[:, None]
+    else:
+        dx = dy - tl.exp(y) * dot[:, None]
+    dx = tl.where(((masses == 0) & (nans == 0))[:, None], 0.0, dx)
+    return tl.where((nans > 0)[:, None], float("nan"), dx)
+
+
+@triton.jit
+def exp_back(
+    dy,
+    y,
+    dx,
+    n,
+    rows,
+    step_dy,
+    step_y,
+    step_dx,
+    extents,
+    strides_dy,
+    strides_y,
+    strides_dx,
+    KIND: tl.constexpr,
+    FINE: tl.constexpr,
+    WIDE: tl.constexpr,
+    TILED: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
+    """The gradient of R rows: sums over the row, then each element; read once unless tiled."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
+    at_dx = place(row, extents, strides_dx)
+    if TILED:
+        sums, rests = tl.zeros([R, B], WIDE), tl.zeros([R, B], WIDE)
+        masses, nans = tl.zeros([R], tl.int32), tl.zeros([R], tl.int32)
+        for start in range(start_of_loop(), n, B):
+            k = start + tl.arange(0, B).to(tl.int64)
+            live = (row < rows)[:, None] & (k < n)[None, :]
+            g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
+            p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
+            term, lost, m, nan = _weighted(g, p, live, KIND, FINE)
+            if FINE:
+                sums, rests = add_pairs(sums, rests, term, lost)
+            else:
+                sums += term
+            masses, nans = tl.maximum(masses, m), tl.maximum(nans, nan)
+        dot, rest = _sum(sums, rests, FINE)
+        for start in range(start_of_loop(), n, B):
+            k = start + tl.arange(0, B).to(tl.int64)
+            live = (row < rows)[:, None] & (k < n)[None, :]
+            g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
+            p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
+            result = _gradient(g, p, dot, rest, masses, nans, KIND, FINE)
+            tl.debug_barrier()  # dx may be dy or y
+            tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)
+    else:
+        k = tl.arange(0, B).to(tl.int64)
+        live = (row < rows)[:, None] & (k < n)[None, :]
+        g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
+        p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
+        term, lost, masses, nans = _weighted(g, p, live, KIND, FINE)
+        dot, rest = _sum(term, lost, FINE)
+        result = _gradient(g, p, dot, rest, masses, nans, KIND, FINE)
+        tl.debug_barrier()  # dx may be dy or y
+        tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)
