@@ -225,6 +225,26 @@ def test_dlpack_without_a_device_of_its_own() -> None:
     assert pb.cumsum(Undevised(np.ones(3, np.float32))).tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("kind", "device"), [(2, "cuda"), (10, "rocm")])
+def test_dlpack_memory_of_a_gpu_is_refused_in_a_sentence(kind: int, device: str) -> None:
+    """CuPy's, for one: its memory is never looked at, and the sentence says what to do."""
+
+    class Far:
+        shape, dtype = (3,), np.dtype(np.float32)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return kind, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise AssertionError("exported")
+
+    sentence = rf"on the cpu, or a torch tensor \(torch\.from_dlpack .*\), got a Far on {device}"
+    here = np.ones(3, np.float32)
+    for call in (lambda: pb.cumsum(Far()), lambda: pb.cumsum(here, out=Far())):
+        with pytest.raises(pb.Unsupported, match=sentence):
+            call()
+
+
 def test_views_of_misaligned_memory() -> None:
     misaligned = np.frombuffer(bytearray(17), np.uint8)[1:].view(np.float32)
     for make in (pb.TensorRef, pb.TensorMut, pb.cumsum):

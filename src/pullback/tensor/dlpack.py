@@ -63,8 +63,16 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
+_GPUS = {2: "cuda", 10: "rocm", 13: "cuda"}  # DLPack's devices; the last is managed memory
+
+
 def from_dlpack(array: Any) -> Any:
     """The memory that `array` exports, as a NumPy array."""
+    device = getattr(array, "__dlpack_device__", None)
+    if device is not None and (kind := device()[0]) in _GPUS:
+        expected = "on the cpu, or a torch tensor (torch.from_dlpack shares the memory of this one)"
+        got = f"a {type(array).__name__} on {_GPUS[kind]}"
+        raise Unsupported("DLPack", "array", expected, got)
     try:
         capsule = _exported(array)
         name = _VERSIONED if _is_valid(capsule, _VERSIONED) else _OLD
