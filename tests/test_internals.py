@@ -18,8 +18,8 @@ ROOT = Path(pullback.__file__).parent
 PRIVATE = re.compile(
     r"\b(torch\._C|torch\._dynamo|jax\._src|np\._core|numba\.core\.(codegen|compiler_\w+|registry))\b"
 )
-# The benchmark resets torch.compile between its contestants. Forks wait for Numba's lock, where it is
-# loaded and has one.
+# The benchmark resets torch.compile between its contestants. Forks wait for Numba's lock, where it
+# is loaded and has one.
 ELSEWHERE = {"bench/peers.py", "contract/imports.py"}
 
 

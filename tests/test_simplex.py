@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import pullback
+from pullback.cpu.rows import PANELED
 from pullback.ops.simplex import oracle
-from pullback.ops.simplex.cpu import GROUPED
-from pullback.ops.simplex.cpu_exp_cache import KEPT
-from pullback.ops.simplex.cpu_panels import SHORT
+from pullback.ops.simplex.cpu_softmax import KEPT
 from pullback.ops.simplex.cpu_threshold import STEPS
 from pullback.verify.laws import same_bits
 
@@ -245,7 +244,7 @@ def bits(array: Any) -> Any:
 
 @maps
 @dtypes
-@pytest.mark.parametrize("n", [1, 9, 16, 27, SHORT + 1, GROUPED, GROUPED + 1])
+@pytest.mark.parametrize("n", [1, 9, 16, 27, PANELED[3] + 1, PANELED[2], PANELED[2] + 1])
 def test_many_short_rows_have_the_bits_of_each(op: str, dtype: Any, n: int) -> None:
     """Several are taken at a time, or turned into columns; strides of any sign, special values and
     rows that fill no group or panel included, in place too."""

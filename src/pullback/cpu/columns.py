@@ -270,7 +270,7 @@ def splats(alike: tuple[int, ...]) -> Callable:
 # --- stores ---------------------------------------------------------------------------------------
 
 
-def _encoded(b, p, v, dtype, mode):
+def encoded_as(b, p, v, dtype, mode):
     if p.dtype != types.uint16 or mode == ANY:
         return encoded(b, p, v, dtype)
     if dtype == types.float64:
@@ -288,9 +288,9 @@ def _paired(b, p, pair, dtype, mode):
     n = pair[0].type.count
     if p.dtype == types.uint16:
         kind = ir.VectorType(I32, n)
-        low, high = (b.zext(_encoded(b, p, v, dtype, mode), kind) for v in pair)
+        low, high = (b.zext(encoded_as(b, p, v, dtype, mode), kind) for v in pair)
         return b.or_(low, b.shl(high, constant(kind, 16)))
-    raw = _encoded(b, p, shuffle(b, *pair, range(2 * n)), dtype, mode)
+    raw = encoded_as(b, p, shuffle(b, *pair, range(2 * n)), dtype, mode)
     raw = shuffle(b, raw, raw, [k + h for k in range(n) for h in (0, n)])
     return b.bitcast(raw, ir.VectorType(I32, n))
 
@@ -312,7 +312,7 @@ def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
     b, p = rows.b, rows.p
     registers: list[tuple[Any, Any]] = []
     if rows.walk == ACROSS:
-        raw = [_encoded(b, p, c, dtype, mode) for c in columns]
+        raw = [encoded_as(b, p, c, dtype, mode) for c in columns]
         registers, nbytes = list(zip(rows.places, raw, strict=True)), LINE_BYTES
     else:
         columns = rows.in_walk_order(columns)
@@ -320,7 +320,7 @@ def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
             pairs = (columns[k : k + 2] for k in range(0, len(columns), 2))
             words = [_paired(b, p, pair, dtype, mode) for pair in pairs]
         else:
-            words = [_encoded(b, p, c, dtype, mode) for c in columns]
+            words = [encoded_as(b, p, c, dtype, mode) for c in columns]
         words = rows.placed(words, False)
         for g, (places, width) in enumerate(rows.groups()):
             four = words[g * SIDE : (g + 1) * SIDE]

@@ -52,14 +52,9 @@ def forward(desc: Any, x: Any, alpha: Any, y: Any) -> Program:
         return _uniform(desc, cpu_map.map_rows, x, y)
     strides = [view.strides for view in (x, alpha, y)]
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides)
-    kernels = (
-        cpu_map.softmax_rows,
-        cpu_map.entmax15_rows,
-        cpu_map.sparsemax_rows,
-        cpu_map.map_each,
-    )
+    kernels = (*cpu_map.ROWS, cpu_map.map_each)
     words = (0, 0, 0, 0, 0, *axis_words(loops))
-    return Program(_each(desc, loops, cpu_map.check_map, kernels), words)
+    return Program(_each(desc, loops, cpu_map.CHECK_MAP, kernels), words)
 
 
 def _counting(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
@@ -81,13 +76,8 @@ def backward(desc: Any, dy: Any, y: Any, alpha: Any, x: Any, dx: Any, dalpha: An
     check, *rest = _each(
         desc,
         first,
-        cpu_map.check_backward,
-        (
-            cpu_map.softmax_adjoints,
-            cpu_map.entmax15_adjoints,
-            cpu_map.sparsemax_adjoints,
-            cpu_gradient.gradient_each,
-        ),
+        cpu_map.CHECK_BACKWARD,
+        (*cpu_map.ADJOINTS, cpu_gradient.gradient_each),
     )
     rows = prod(row_shape(desc))
     phases = (

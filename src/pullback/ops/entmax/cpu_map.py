@@ -9,12 +9,12 @@ kernel of its own (1, 1.5, 2) are left to that: they get its bits.
 from collections.abc import Callable
 
 import numpy as np
-from numba.extending import intrinsic
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer, real, set_word, word, words
+from pullback.cpu.kernel import kernel, pointer, real, set_word, words
 from pullback.cpu.loops import extent, offset, step
-from pullback.cpu.memory import address, advance, get, put, read
+from pullback.cpu.memory import get, put, read
+from pullback.cpu.named import named
 from pullback.cpu.program import STATUS, TENSORS
 from pullback.cpu.tiles import stack
 from pullback.ops.entmax.cpu_rows import (
@@ -113,7 +113,6 @@ def alpha_check(slots: int, slot: int) -> Callable:
     """A kernel body: find an alpha that is less than 1, or not finite. The walk names alpha at the
     place of its slot."""
 
-    @inlined
     def run(task, lo, hi):
         w = words(task, TENSORS + slots + HEADER)
         for row in range(lo, hi):
@@ -124,84 +123,60 @@ def alpha_check(slots: int, slot: int) -> Callable:
     return run
 
 
-check_map_alpha, check_backward_alpha = alpha_check(MAP_SLOTS, 1), alpha_check(BACKWARD_SLOTS, 2)
+CHECK_MAP = named(alpha_check(MAP_SLOTS, 1), "check_map", __name__)
+CHECK_BACKWARD = named(alpha_check(BACKWARD_SLOTS, 2), "check_backward", __name__)
 
 
-@kernel
-def check_map(task, lo, hi):
-    check_map_alpha(task, lo, hi)
-
-
-@kernel
-def check_backward(task, lo, hi):
-    check_backward_alpha(task, lo, hi)
-
-
-# --- rows of alpha 1, 1.5 and 2, by the kernels of softmax, entmax15 and sparsemax --------------
-
-
-@intrinsic
-def _as_task(typing_context, task, block):
-    return task(task, block), lambda context, builder, signature, args: args[1]
+# --- rows of alpha 1, 1.5 and 2, by the bodies of softmax, entmax15 and sparsemax ---------------
 
 
 def chosen(body: Callable, alpha: float, slots: tuple[int, ...], count: int, at: int) -> Callable:
-    """A kernel body: body(task, 0, 1, 1) on each row of that alpha, as a launch of one row over the
-    slots named. The walk of the launch names the same tensors, and alpha at `at`, as its slot."""
-    tensors = len(slots)
-    words_of_one, here = TENSORS + 4 * tensors + 5, TENSORS + tensors
+    """A kernel body: body(cursors, n, 1, 1) on each row of that alpha, over the slots named. The
+    walk of the launch names the same tensors, and alpha at `at`, as its slot."""
+    last = len(slots) - 1
+    first_slot, second_slot, third_slot = slots[0], slots[1], slots[last]
+
+    def tensor(t: int) -> int:
+        return t if t < at else t + 1
+
+    first, second, third = tensor(0), tensor(1), tensor(last)
 
     @inlined
+    def cursor(task, slot, w, tensor, row):
+        return *on_row(task, slot, w, tensor, row), False
+
+    def two(task, w, row):
+        return cursor(task, first_slot, w, first, row), cursor(task, second_slot, w, second, row)
+
+    def three(task, w, row):
+        return (
+            cursor(task, first_slot, w, first, row),
+            cursor(task, second_slot, w, second, row),
+            cursor(task, third_slot, w, third, row),
+        )
+
+    cursors = inlined(two if last == 1 else three)
+
     def run(task, lo, hi):
-        w, block = words(task, TENSORS + count + HEADER), stack(0, words_of_one)
-        for slot in range(TENSORS):
-            block[slot] = word(task, slot)
-        block[here], block[here + 1], block[here + 2], block[here + 3] = 1, 0, extent(w), 0
+        w = words(task, TENSORS + count + HEADER)
         for row in range(lo, hi):
             if alpha_at(task, at, w, at, row) == alpha:
-                for t in range(tensors):
-                    tensor = t if t < at else t + 1
-                    p = pointer(task, TENSORS + slots[t])
-                    block[TENSORS + t] = address(advance(p, offset(w, tensor, row)))
-                    block[here + 4 + 2 * t], block[here + 5 + 2 * t] = 0, step(w, tensor)
-                body(_as_task(task, block), 0, 1, 1)
+                body(cursors(task, w, row), extent(w), 1, 1)
 
     return run
 
 
-_softmax_rows = chosen(softmax, 1.0, (0, 2), MAP_SLOTS, 1)
-_entmax15_rows = chosen(entmax15, 1.5, (0, 2), MAP_SLOTS, 1)
-_sparsemax_rows = chosen(sparsemax, 2.0, (0, 2), MAP_SLOTS, 1)
-_softmax_adjoints = chosen(softmax_adjoint, 1.0, (0, 1, 4), BACKWARD_SLOTS, 2)
-_entmax15_adjoints = chosen(entmax15_adjoint, 1.5, (0, 1, 4), BACKWARD_SLOTS, 2)
-_sparsemax_adjoints = chosen(sparsemax_adjoint, 2.0, (0, 1, 4), BACKWARD_SLOTS, 2)
-
-
-@kernel
-def softmax_rows(task, lo, hi):
-    _softmax_rows(task, lo, hi)
-
-
-@kernel
-def entmax15_rows(task, lo, hi):
-    _entmax15_rows(task, lo, hi)
-
-
-@kernel
-def sparsemax_rows(task, lo, hi):
-    _sparsemax_rows(task, lo, hi)
-
-
-@kernel
-def softmax_adjoints(task, lo, hi):
-    _softmax_adjoints(task, lo, hi)
-
-
-@kernel
-def entmax15_adjoints(task, lo, hi):
-    _entmax15_adjoints(task, lo, hi)
-
-
-@kernel
-def sparsemax_adjoints(task, lo, hi):
-    _sparsemax_adjoints(task, lo, hi)
+ROWS = (
+    named(chosen(softmax, 1.0, (0, 2), MAP_SLOTS, 1), "softmax_rows", __name__),
+    named(chosen(entmax15, 1.5, (0, 2), MAP_SLOTS, 1), "entmax15_rows", __name__),
+    named(chosen(sparsemax, 2.0, (0, 2), MAP_SLOTS, 1), "sparsemax_rows", __name__),
+)
+ADJOINTS = (
+    named(chosen(softmax_adjoint, 1.0, (0, 1, 4), BACKWARD_SLOTS, 2), "softmax_adjoints", __name__),
+    named(
+        chosen(entmax15_adjoint, 1.5, (0, 1, 4), BACKWARD_SLOTS, 2), "entmax15_adjoints", __name__
+    ),
+    named(
+        chosen(sparsemax_adjoint, 2.0, (0, 1, 4), BACKWARD_SLOTS, 2), "sparsemax_adjoints", __name__
+    ),
+)

@@ -11,10 +11,11 @@ from numba import types
 
 from pullback.cpu.emit import I8, I32, I64, Vec, inlined, op, shuffle, splatted
 from pullback.cpu.memory import get
+from pullback.cpu.row_steps import CLASSES, LANES
 from pullback.cpu.tiles import by_type, stack
 from pullback.cpu.transfer import block_at
 from pullback.cpu.vector import is_nan, reduce_add, select, splat, sqrt
-from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
+from pullback.ops.simplex.cpu_traits import traits
 
 CANDIDATES = 1024
 SEARCH = 16  # lanes of a search among candidates: usually they are few
@@ -23,21 +24,21 @@ TO_2_36 = 1.5 * 2.0**16  # the grid of `coarse` whose last place is 2^-36
 LIST = ir.VectorType(I8, CLASSES)
 
 
-def _set_bits(mask: int, apart: int) -> list[int]:
-    """Where the set bits of a byte are, in steps of `apart`, and then anything."""
-    found = [k * apart for k in range(CLASSES) if mask >> k & 1]
+def _set_bits(mask: int) -> list[int]:
+    """Where the set bits of a byte are, and then anything."""
+    found = [k for k in range(CLASSES) if mask >> k & 1]
     return found + [0] * (CLASSES - len(found))
 
 
-def _table(b, apart: int):
+def _table(b):
     """A constant of the module: `_set_bits` of every byte."""
-    name = f"pullback.simplex.set_bits.{apart}"
+    name = "pullback.simplex.set_bits"
     if name in b.module.globals:
         return b.module.globals[name]
     kind = ir.ArrayType(LIST, 1 << CLASSES)
     table = ir.GlobalVariable(b.module, kind, name)
     table.linkage, table.global_constant = "internal", True
-    table.initializer = kind([LIST(_set_bits(mask, apart)) for mask in range(1 << CLASSES)])
+    table.initializer = kind([LIST(_set_bits(mask)) for mask in range(1 << CLASSES)])
     return table
 
 
@@ -52,19 +53,15 @@ def note_places(
 ):
     """Where x >= cut, or is NaN, in a step that begins at j of a row of p's kind: to `places` from
     `count` on. Gives the new count; CLASSES places beyond it are written too."""
-    apart = 2 if traits(p).paired else 1
 
     def emit(b, _p, places_, count_, j_, x_, cut_):
-        table, start = _table(b, apart), splatted(b, b.trunc(j_, I32), CLASSES)
+        table, start = _table(b), splatted(b, b.trunc(j_, I32), CLASSES)
         for k in range(0, x.n, CLASSES):
             lanes = range(k, k + CLASSES)
             u, v = (shuffle(b, w, w, lanes) for w in (x_, cut_))
             bits = b.bitcast(b.fcmp_unordered(">=", u, v), I8)
             found = b.load(b.gep(table, [I64(0), b.zext(bits, I64)]))
-            # Of a step in pairs, the even places come first, then the odd ones.
-            half = x.n // apart
-            first = k % half * apart + k // half
-            where = b.add(start, ir.Constant(start.type, [first] * CLASSES))
+            where = b.add(start, ir.Constant(start.type, [k] * CLASSES))
             where = b.add(b.zext(found, start.type), where)
             b.store(where, block_at(b, places_, count_, where.type), align=4)
             count_ = b.add(count_, b.zext(b.ctpop(bits), I64))

@@ -1,40 +1,37 @@
 """Exponentials relative to a power of two near their maximum, and how it is chosen.
 
-A reference is five cells: the origin; bias and floor of scaled_exp; the term of an x at the origin;
-the measure beyond which a row needs no sum of others.
+A reference is four vectors: the origin; bias and floor of scaled_exp; the term of an x at the
+origin.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 import numpy as np
 
 from pullback.cpu.emit import inlined
-from pullback.cpu.tiles import spread
-from pullback.cpu.vector import absolute, like, round_even, select, to_f64
+from pullback.cpu.row_steps import CLASSES, computed, largest, narrowed, take
+from pullback.cpu.tiles import by_type, moved, spread
+from pullback.cpu.vector import absolute, like, maximum, round_even, select
 from pullback.ops.simplex.cpu_exponential import LOG2_E, bias_of, floor_of, scaled_exp
-from pullback.ops.simplex.cpu_row_max import reset_max
-from pullback.ops.simplex.cpu_walk import computed
 
 INFINITY = np.inf
 FAR = 2048.0
 HEADROOM = 64.0  # binades from a maximum of 1 up: terms are normal even where results are not
-NEAR = 8.0  # binades by which a guess may be off
-PEAKED = 0.5  # a smaller log-sum needs more digits than the sum has
-DONE, OTHERS, EXACT, GUESS = range(4)  # what to sum next
+NEAR = 24.0  # binades by which a guess may be too low
 
 
 @inlined
-def near_exp(p, x, reference, part):
+def near_exp(p, x, reference):
     """e^x·2^(HEADROOM - power), for an origin of 0."""
-    _, biases, floors, _, _ = reference
-    return scaled_exp(p, x, spread(biases[part], x), spread(floors[part], x))
+    _, bias, floor, _ = reference
+    return scaled_exp(p, x, spread(bias, x), spread(floor, x))
 
 
 @inlined
-def any_exp(p, x, reference, part):
+def any_exp(p, x, reference):
     """e^(x - origin)·2^(HEADROOM - power), and the origin's own term at the origin."""
-    origins, _, _, owns, _ = reference
-    origin = spread(origins[part], x)
-    return select(x == origin, spread(owns[part], x), near_exp(p, x - origin, reference, part))
+    origin = spread(reference[0], x)
+    own = spread(reference[3], x)
+    return select(x == origin, own, near_exp(p, x - origin, reference))
 
 
 @inlined
@@ -43,29 +40,38 @@ def nearest_power(top):
 
 
 @inlined
-def choose_reference(p, cells, part, wanted, L):
-    """Choose the reference for the wanted sum; gives the lanes whose origin is plainly 0."""
-    maxima, row_maxima, guesses, powers, reference = cells[:5]
-    origins, biases, floors, owns, bounds = reference
-    top = row_maxima[part]
-    origin, power, own = like(top, 0.0), to_f64(guesses[part]), 1.0
-    if wanted == GUESS:
-        reset_max(p, maxima, part, L)
-    elif wanted == EXACT:
-        origin = select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
-        power = nearest_power(top)
-        guesses[part] = computed(p, power)
-    else:
-        origin, power, own = top, like(top, 0.0), 0.0
-    powers[part], bounds[part] = power, like(top, PEAKED if wanted == OTHERS else INFINITY)
-    shift = computed(p, HEADROOM - power)
-    origins[part], biases[part], floors[part] = computed(p, origin), bias_of(shift), floor_of(shift)
-    owns[part] = near_exp(p, like(shift, 0.0), reference, part) * own
-    return (origin == 0) & (like(top, own) == 1)
+def origin_of(top):
+    """From where exponents count: beyond FAR the difference itself is exact."""
+    return select((absolute(top) < FAR) | (top == -INFINITY), 0.0, top)
 
 
 @inlined
-def fits(cells, part):
-    """Lanes whose guess was near enough."""
-    top, guess = cells[1][part], to_f64(cells[2][part])
-    return (absolute(top) < FAR) & (absolute(nearest_power(top) - guess) <= NEAR)
+def reference_at(p, origin, power, own):
+    """`own`: 1, or 0 to leave out what is at the origin."""
+    origin, shift = computed(p, origin), computed(p, HEADROOM - power)
+    reference = origin, bias_of(shift), floor_of(shift), shift
+    term = near_exp(p, like(shift, 0.0), reference) * own
+    return origin, reference[1], reference[2], term
+
+
+@by_type
+def first_look(x, n, width, L):
+    """The greatest of the first few elements: near the maximum, but for odd rows."""
+
+    def row(x, n, width, L):
+        return largest(narrowed(take(x, n, -INFINITY, 1), 1), 1)
+
+    def across(x, n, width, L):
+        top = take(x, width, -INFINITY, L)
+        for j in range(1, min(n, CLASSES)):
+            top = maximum(take(moved((x,), j, 0)[0], width, -INFINITY, L), top)
+        return largest(top, L)
+
+    return row if L.literal_value == 1 else across
+
+
+@inlined
+def fits(guess, top):
+    """Rows whose guess was near enough to their maximum."""
+    near = (absolute(top) < FAR) & (absolute(guess) < FAR)
+    return (guess == top) | (near & (nearest_power(top) - nearest_power(guess) <= NEAR))

@@ -2,17 +2,12 @@
 
 e^x is p·2^k with p from x itself, not from x - max: nothing is lost to rounding that difference.
 The sum is kept relative to a power of two, which only moves exponents: any power near the maximum
-gives the same bits. So the first pass guesses it, from the row before, and finds the maximum on
+gives the same bits. So the first pass guesses it, from the first elements, and finds the maximum on
 the way; a row that does not fit is summed again. Beyond FAR the difference itself is exact (or its
 exponential 0), and the maximum is the origin.
 
-Cells of a row: the greatest x, lane by lane and of all lanes; the power to guess next; the power
-and the reference of the sum (see cpu_reference); the sum or its logarithm; then what the results
-need. Rows near the origin without NaN take the plain steps, any other the guarded ones, which give
-those the same bits.
-
-No result lies half-way between two numbers: e^x is irrational but for x = 0, so all are irrational
-but those of rows of equals, 1/n and -log n, and of these what has few bits has one.
+Rows near the origin without NaN take the plain steps, any other the guarded ones, which give those
+the same bits.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -23,10 +18,22 @@ from numba import types
 
 from pullback.cpu.elementary import log, log_joined, log_parts_normal
 from pullback.cpu.emit import inlined
-from pullback.cpu.kernel import kernel, pointer
-from pullback.cpu.loops import extent
-from pullback.cpu.memory import fence, filled
-from pullback.cpu.program import TENSORS
+from pullback.cpu.memory import get, put, scalar
+from pullback.cpu.numerics import two_sum
+from pullback.cpu.row_steps import (
+    LANES,
+    computed,
+    exists,
+    give,
+    largest,
+    narrowed,
+    no_max,
+    prefetch_step,
+    take,
+    to_next,
+)
+from pullback.cpu.row_sums import each, each_rarely, total, total_rarely
+from pullback.cpu.rows import row_kernels
 from pullback.cpu.tiles import by_type, spread, stack
 from pullback.cpu.vector import (
     absolute,
@@ -35,219 +42,153 @@ from pullback.cpu.vector import (
     fma,
     is_nan,
     like,
+    maximum,
     select,
-    splat,
     to_f64,
-)
-from pullback.ops.simplex.cpu_exp_cache import (
-    exp_cache,
-    fits_exp_cache,
-    keep_exp,
-    kept_exp,
-    no_exp_cache,
 )
 from pullback.ops.simplex.cpu_exponential import LN2, drift_of, times
 from pullback.ops.simplex.cpu_reference import (
-    DONE,
-    EXACT,
     FAR,
-    GUESS,
     HEADROOM,
-    OTHERS,
-    PEAKED,
     any_exp,
-    choose_reference,
+    first_look,
     fits,
     near_exp,
     nearest_power,
-)
-from pullback.ops.simplex.cpu_row_max import max_of_rows, max_with, no_max
-from pullback.ops.simplex.cpu_steps import give_inexact, prefetch_step, take, to_next
-from pullback.ops.simplex.cpu_sums import total_of_positive, total_of_positive_rarely
-from pullback.ops.simplex.cpu_traits import GROUP, LANES
-from pullback.ops.simplex.cpu_walk import (
-    PARTS,
-    SUMS,
-    computed,
-    each,
-    each_rarely,
-    exists,
-    source,
-    spots,
-    strip,
-    target,
-    walk,
+    origin_of,
+    reference_at,
 )
 
 INFINITY, NAN = np.inf, np.nan
 LN2_LOW = 2.3190468138462996e-17
+PEAKED = 0.5  # a smaller log-sum needs more digits than the sum has
 
+# --- exponentials kept between the passes -------------------------------------------------------
+#
+# Gain (exponentials kept between passes): softmax 4096x1024 bf16 1.63.
 
-# --- their sum, and what follows from it --------------------------------------------------------
-
-
-def _computed(exponential: Callable) -> Callable:
-    """The exponentials once more."""
-
-    @inlined
-    def compute(at, left, cells, part, L):
-        return exponential(at[0][0], take(at[0], left, 0.0, L), cells[4], part)
-
-    return compute
-
-
-_near_computed, _any_computed = _computed(near_exp), _computed(any_exp)
+KEPT = 1 << 15  # exponentials of a row or strip; those of longer ones are computed twice
 
 
 @by_type
-def _kept(at, left, cells, part, L):
-    """The exponentials put aside, or computed if none are."""
+def _exp_cache(p, L):
+    """A cursor on them, which moves as those of the row."""
 
-    def fetch(at, left, cells, part, L):
-        return kept_exp(cells[-1], part, left)
+    return lambda p, L: (stack(scalar(p, 0.0), KEPT), 0, L, False)
 
-    return _near_computed if isinstance(cells[-1], types.NoneType) else fetch
+
+@by_type
+def _keep(kept, e):
+    def keep(kept, e):
+        put(kept[0], kept[1] % KEPT, 1, e, False)  # longer rows wrap around
+
+    return (lambda kept, e: None) if isinstance(kept, types.NoneType) else keep
+
+
+# --- their sum ----------------------------------------------------------------------------------
+#
+# Cells: the reference, and the greatest x by lanes.
 
 
 @inlined
-def _near_term(at, left, cells, part, L):
-    x, maxima = take(at[0], left, -INFINITY, L), cells[0]
-    maxima[part] = max_with(at[0], left, x, maxima[part], L)
-    return keep_exp(cells[-1], part, left, near_exp(at[0][0], x, cells[4], part)), None
-
-
-@inlined
-def _any_term(at, left, cells, part, L):
-    """Tops are known by now, and rows that come here from anywhere compute the terms again."""
+def _near_term(at, left, cells, L):
+    reference, maxima = cells
     x = take(at[0], left, -INFINITY, L)
-    if all_lanes(cells[5][part] > cells[4][4][part]):
-        return like(x, 0.0), None
-    return any_exp(at[0][0], x, cells[4], part), None
+    maxima[0] = maximum(narrowed(x, L), maxima[0])
+    e = near_exp(at[0][0], x, reference)
+    _keep(at[1], e)
+    return (e,)
 
 
-def normalised(
-    cache: Callable, check_sum: Callable, finalize_row: Callable, steps: tuple
-) -> Callable:
-    """A kernel body: check_sum(p, cells, part, sum, there, found) takes a sum and says which to
-    compute next; finalize_row(p, cells, part) makes the cells for the results and gives the lanes
-    that are regular; steps, plain and guarded, write them. cache(p, n, L) is where exponentials
-    are kept, if they are few; the steps of longer rows, and the guarded ones, recompute them."""
-    plain, longer, guarded = steps
+@inlined
+def _any_term(at, left, cells, L):
+    reference, maxima = cells
+    x = take(at[0], left, -INFINITY, L)
+    maxima[0] = maximum(narrowed(x, L), maxima[0])
+    return (any_exp(at[0][0], x, reference),)
 
-    @by_type
-    def write_long(cursors, cells, n, width, L):
-        def row(cursors, cells, n, width, L):
-            each(longer, cursors, cells, n, width, L)
 
-        never = isinstance(cells[-1], types.NoneType) or L.literal_value == GROUP
-        return (lambda cursors, cells, n, width, L: None) if never else row
-
-    @inlined
-    def run(task, lo, hi, L):
-        p, n = pointer(task, TENSORS), extent(walk(task, 2))
-        terms, zero, nought = filled(p, -INFINITY, LANES), filled(p, 0.0, L), splat(0.0, L)
-        fours, sums = stack(terms, SUMS), stack((nought, nought), SUMS)
-        maxima, guesses = stack(no_max(p, L), spots(L)), stack(zero, PARTS)
-        row_maxima, powers, measures = (
-            stack(nought, PARTS),
-            stack(nought, PARTS),
-            stack(nought, PARTS),
-        )
-        four = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        final = stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS), stack(zero, PARTS)
-        reference = *four, stack(nought, PARTS)
-        ahead, kept = to_next(source(task, 2, 0, 0, L), n), cache(p, n, L)
-        cells = maxima, row_maxima, guesses, powers, reference, measures, final, ahead, kept
-        for part in range(PARTS):
-            guesses[part] = zero
-        for item in range(lo, hi):
-            row, width = strip(task, 2, item, L)
-            x, y = source(task, 2, 0, row, L), target(task, 2, row, L)
-            parts = (width + LANES - 1) // LANES
-            wanted = GUESS
-            while wanted != DONE:
-                near = True
-                for part in range(parts):
-                    near = all_lanes(choose_reference(p, cells, part, wanted, L)) and near
-                if near:
-                    total_of_positive(_near_term, (x,), cells, n, width, fours, sums, L)
-                else:
-                    total_of_positive_rarely(_any_term, (x,), cells, n, width, fours, sums, L)
-                found, wanted = wanted, DONE
-                for part in range(parts):
-                    there = exists(width - part * LANES, L)
-                    row_maxima[part] = max_of_rows(maxima, part, L)
-                    if found == GUESS and not all_lanes(fits(cells, part) | ~there):
-                        wanted = EXACT
-                    sum = sums[part][0] + sums[part][1]
-                    wanted = max(wanted, check_sum(p, cells, part, sum, there, found))
-            regular = True
-            for part in range(parts):
-                there = exists(width - part * LANES, L)
-                regular = all_lanes(finalize_row(p, cells, part) | ~there) and regular
-            if regular and fits_exp_cache(kept):
-                each(plain, (x, y), cells, n, width, L)
-            elif regular:
-                write_long((x, y), cells, n, width, L)
-            else:
-                each_rarely(guarded, (x, y), cells, n, width, L)
-        fence()
-
-    return run
+@inlined
+def _sum(x, kept, n, width, L):
+    """Sums relative to powers of two near the maxima, the powers, and the maxima."""
+    p, guess, there = x[0], first_look(x, n, width, L), exists(width, L)
+    none = no_max(p, L)
+    maxima, top, sum = stack(none, 1), guess, guess
+    for _ in range(2):
+        maxima[0] = none
+        origin = origin_of(guess)
+        cells = reference_at(p, origin, nearest_power(guess), 1.0), maxima
+        if all_lanes((origin == 0) | ~there):
+            (sum,) = total(_near_term, (x, kept), cells, n, width, L)
+        else:
+            (sum,) = total_rarely(_any_term, (x, kept), cells, n, width, L)
+        top = largest(maxima[0], L)
+        if all_lanes(fits(guess, top) | ~there):
+            break
+        guess = top
+    return sum, guess, top
 
 
 # --- softmax ------------------------------------------------------------------------------------
+#
+# Cells: the reference, 1 / sum in two pieces, how far ahead to prefetch.
+
+
+@by_type
+def _exps_of_step(kept, L):
+    lanes = max(L.literal_value, LANES)
+    return lambda kept, L: get(kept[0], kept[1], 1, lanes)
 
 
 @inlined
-def _take_sum(p, cells, part, sum, there, found):
-    measures = cells[5]
-    measures[part] = sum
-    return DONE
+def _kept_exp(at, left, cells, L):
+    kept = at[2]
+    return _exps_of_step(kept, L)
 
 
 @inlined
-def _invert(p, cells, part):
-    """1 / sum in two pieces; 0 without mass."""
-    row_maxima, measures, (high, low, _, _) = cells[1], cells[5], cells[6]
-    sum = measures[part]
-    inverse = select(sum == 0, 0.0, 1.0 / sum)
-    high[part] = computed(p, inverse)
-    low[part] = computed(p, fma(-to_f64(high[part]), sum, 1.0) * inverse)
-    return (absolute(row_maxima[part]) < FAR) & (sum > 0)
+def _near_exp(at, left, cells, L):
+    return near_exp(at[0][0], take(at[0], left, 0.0, L), cells[0])
 
 
-def _probabilities(again: Callable) -> Callable:
+def _writer(exponential: Callable) -> Callable:
     @inlined
-    def probability(at, left, cells, part, L):
-        high, low, _, _ = cells[6]
-        e = again(at, left, cells, part, L)
-        return times(at[0][0], e, spread(high[part], e), spread(low[part], e))
-
-    return probability
-
-
-_kept_probability, _near_probability = _probabilities(_kept), _probabilities(_near_computed)
-_any_probability = _probabilities(_any_computed)
-
-
-def _writer(probability: Callable) -> Callable:
-    @inlined
-    def write(at, left, cells, part, L):
-        prefetch_step(at[0], cells[7], L)
-        give_inexact(at[1], left, probability(at, left, cells, part, L), L)
+    def write(at, left, cells, L):
+        prefetch_step(at[0], cells[3], L)
+        e = exponential(at, left, cells, L)
+        y = times(at[0][0], e, spread(cells[1], e), spread(cells[2], e))
+        give(at[1], left, y, L)
 
     return write
 
 
-_write_probability, _write_long = _writer(_kept_probability), _writer(_near_probability)
+_write_kept, _write_long = _writer(_kept_exp), _writer(_near_exp)
 
 
 @inlined
-def _write_any_probability(at, left, cells, part, L):
-    v = _any_probability(at, left, cells, part, L)
-    nan = is_nan(spread(cells[6][0][part], v))
-    give_inexact(at[1], left, select(nan, like(v, NAN), v), L)
+def _write_any(at, left, cells, L):
+    e = any_exp(at[0][0], take(at[0], left, 0.0, L), cells[0])
+    high = spread(cells[1], e)
+    y = times(at[0][0], e, high, spread(cells[2], e))
+    give(at[1], left, select(is_nan(high), like(y, NAN), y), L)
+
+
+@inlined
+def softmax(at, n, width, L):
+    x, y = at
+    p, kept = x[0], _exp_cache(x[0], L)
+    sum, guess, top = _sum(x, kept, n, width, L)
+    inverse = select(sum == 0, 0.0, 1.0 / sum)
+    high = computed(p, inverse)
+    low = computed(p, fma(-to_f64(high), sum, 1.0) * inverse)
+    reference = reference_at(p, origin_of(guess), nearest_power(guess), 1.0)
+    cells, cursors = (reference, high, low, to_next(x, n)), (x, y, kept)
+    if not all_lanes(((absolute(top) < FAR) & (sum > 0)) | ~exists(width, L)):
+        each_rarely(_write_any, cursors, cells, n, width, L)
+    elif n * L <= KEPT:
+        each(_write_kept, cursors, cells, n, width, L)
+    else:
+        each(_write_long, cursors, cells, n, width, L)
 
 
 # --- log_softmax --------------------------------------------------------------------------------
@@ -271,37 +212,6 @@ def _log_of_others(sum):
     return select(all == 1, w, log(all) * (w / (all - 1.0)))
 
 
-@inlined
-def _take_log(p, cells, part, sum, there, found):
-    row_maxima, powers, logs = cells[1], cells[3], cells[5]
-    if found == OTHERS:
-        logs[part] = select(logs[part] < PEAKED, _log_of_others(sum), logs[part])
-        return DONE
-    top = row_maxima[part]
-    drift = nearest_power(top) * drift_of(p)
-    logs[part] = _log_of_sum(sum, powers[part], top) - drift
-    return OTHERS if any_lane((logs[part] < PEAKED) & there) else DONE
-
-
-@inlined
-def _offsets(p, cells, part):
-    """What is taken off, top + log-sum, in two pieces whose sum has the digits of both. An infinite
-    top has its own result, the others beside it -inf."""
-    top, value, (high, low, origins, owns) = cells[1][part], cells[5][part], cells[6]
-    infinite = absolute(top) == INFINITY
-    whole = top + value
-    max_or_nan = whole - top
-    error = (top - (whole - max_or_nan)) + (value - max_or_nan)
-    whole = select(infinite, top, whole)
-    whole = select(is_nan(value), value, whole)
-    high[part] = computed(p, whole)
-    rest = (whole - to_f64(high[part])) + error
-    low[part] = computed(p, select(infinite, 0.0, rest))
-    origins[part] = computed(p, select(infinite, top, NAN))
-    owns[part] = computed(p, select(top == -INFINITY, top, -value))
-    return absolute(whole) < INFINITY
-
-
 @by_type
 def _minus(x, high, low):
     """x - high - low. In f64 the log-sum has an error of its own, so there the difference is
@@ -311,69 +221,68 @@ def _minus(x, high, low):
         return x - high - low
 
     def once(x, high, low):
-        v = x - high
-        max_or_nan = v - x
-        error = (x - (v - max_or_nan)) - (high + max_or_nan)
+        v, error = two_sum(x, -high)
         return select(absolute(v) < INFINITY, v + (error - low), v)
 
     return once if x.dtype == types.float64 else twice
 
 
+# Cells: what is taken off, in two pieces; an infinite maximum and its result; how far to prefetch.
+
+
 @inlined
-def _log_probability(at, left, cells, part, L):
-    high, low, _, _ = cells[6]
+def _log_probability(at, left, cells, L):
     x = take(at[0], left, 0.0, L)
-    return _minus(x, spread(high[part], x), spread(low[part], x))
+    return x, _minus(x, spread(cells[0], x), spread(cells[1], x))
 
 
 @inlined
-def _write_log(at, left, cells, part, L):
-    prefetch_step(at[0], cells[7], L)
-    give_inexact(at[1], left, _log_probability(at, left, cells, part, L), L)
+def _write_log(at, left, cells, L):
+    prefetch_step(at[0], cells[4], L)
+    give(at[1], left, _log_probability(at, left, cells, L)[1], L)
 
 
 @inlined
-def _write_any_log(at, left, cells, part, L):
-    high, _, origins, owns = cells[6]
-    v = _log_probability(at, left, cells, part, L)
-    x = take(at[0], left, 0.0, L)
-    v = select(x == spread(origins[part], x), spread(owns[part], x), v)
-    give_inexact(at[1], left, select(is_nan(spread(high[part], x)), like(v, NAN), v), L)
+def _write_any_log(at, left, cells, L):
+    x, v = _log_probability(at, left, cells, L)
+    v = select(x == spread(cells[2], x), spread(cells[3], x), v)
+    give(at[1], left, select(is_nan(spread(cells[0], x)), like(v, NAN), v), L)
 
 
-softmax = normalised(
-    exp_cache, _take_sum, _invert, (_write_probability, _write_long, _write_any_probability)
-)
-log_softmax = normalised(
-    no_exp_cache, _take_log, _offsets, (_write_log, _write_log, _write_any_log)
-)
+@inlined
+def _log_sum(x, n, width, L):
+    """log Σ e^(x - top), and top."""
+    p = x[0]
+    sum, guess, top = _sum(x, None, n, width, L)
+    drift = nearest_power(top) * drift_of(p)
+    value = _log_of_sum(sum, nearest_power(guess), top) - drift
+    if any_lane((value < PEAKED) & exists(width, L)):
+        maxima = stack(no_max(p, L), 1)
+        cells = reference_at(p, top, like(top, 0.0), 0.0), maxima
+        (others,) = total_rarely(_any_term, (x, None), cells, n, width, L)
+        value = select(value < PEAKED, _log_of_others(others), value)
+    return value, top
 
 
-@kernel
-def softmax_rows(task, lo, hi):
-    softmax(task, lo, hi, 1)
+@inlined
+def log_softmax(at, n, width, L):
+    """What is taken off is top + log-sum, in two pieces whose sum has the digits of both. An
+    infinite top has its own result, the others beside it -inf."""
+    x, _ = at
+    p, (value, top) = x[0], _log_sum(x, n, width, L)
+    infinite, (whole, error) = absolute(top) == INFINITY, two_sum(top, value)
+    whole = select(infinite, top, whole)
+    whole = select(is_nan(value), value, whole)
+    high = computed(p, whole)
+    low = computed(p, select(infinite, 0.0, (whole - to_f64(high)) + error))
+    mark = computed(p, select(infinite, top, NAN))
+    own = computed(p, select(top == -INFINITY, top, -value))
+    cells = high, low, mark, own, to_next(x, n)
+    if all_lanes((absolute(whole) < INFINITY) | ~exists(width, L)):
+        each(_write_log, at, cells, n, width, L)
+    else:
+        each_rarely(_write_any_log, at, cells, n, width, L)
 
 
-@kernel
-def softmax_columns(task, lo, hi):
-    softmax(task, lo, hi, LANES)
-
-
-@kernel
-def log_softmax_rows(task, lo, hi):
-    log_softmax(task, lo, hi, 1)
-
-
-@kernel
-def log_softmax_columns(task, lo, hi):
-    log_softmax(task, lo, hi, LANES)
-
-
-@kernel
-def softmax_groups(task, lo, hi):
-    softmax(task, lo, hi, GROUP)
-
-
-@kernel
-def log_softmax_groups(task, lo, hi):
-    log_softmax(task, lo, hi, GROUP)
+SOFTMAX = row_kernels(softmax, 2, "softmax", __name__)
+LOG_SOFTMAX = row_kernels(log_softmax, 2, "log_softmax", __name__)

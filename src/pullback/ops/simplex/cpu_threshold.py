@@ -24,6 +24,7 @@ import numpy as np
 from pullback.cpu.atomics import lowest_bit
 from pullback.cpu.emit import inlined
 from pullback.cpu.memory import advance, filled, get, put, read, scalar
+from pullback.cpu.row_steps import CLASSES, LANES, WIDE, computed, exists, take, whole_steps
 from pullback.cpu.tiles import by_type, moved, spread, stack
 from pullback.cpu.vector import (
     any_lane,
@@ -46,16 +47,13 @@ from pullback.ops.simplex.cpu_candidates import (
     over_lanes,
     sift,
 )
-from pullback.ops.simplex.cpu_row_max import by_class
-from pullback.ops.simplex.cpu_steps import take, whole_steps
-from pullback.ops.simplex.cpu_traits import CLASSES, LANES, traits
-from pullback.ops.simplex.cpu_walk import PARTS, computed, exists
+from pullback.ops.simplex.cpu_traits import traits
 
 INFINITY = np.inf
 LONGEST = 1 << 31  # rows whose places fit their type
-IN_COLUMN = 512  # candidates of one of the LANES columns of a part
+IN_COLUMN = 512  # candidates of one of the columns of a strip
 COLUMN_LENGTH = IN_COLUMN + 2 * LANES
-COLUMNS_LENGTH = LANES * COLUMN_LENGTH
+COLUMNS_LENGTH = WIDE * COLUMN_LENGTH
 # Columns up to this length are summed whole at each step: without lists sparsemax and entmax15 of
 # 65536x10 take 0.36 and 0.29 of the time, 65536x30 0.70 and 0.64; from 100 elements on lists win.
 NO_LIST = 64
@@ -97,12 +95,12 @@ def summation(scale: float, terms: Callable) -> tuple[Callable, ...]:
         return over_lanes(sums)
 
     @inlined
-    def across(cursor, n, left, top, t, grid):
-        """Excess and slope at t of LANES columns."""
-        zero = splat(0.0, LANES)
+    def across(cursor, n, left, top, t, grid, L):
+        """Excess and slope at t of L columns."""
+        zero = like(top, 0.0)
         sums = zero, zero, zero
         for j in range(n):
-            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, LANES)
+            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, L)
             sums = add(cursor[0], relative(x, top), t, grid, sums)
         return sums[0] + sums[1], sums[2]
 
@@ -118,7 +116,7 @@ def listing(scale: float, relative: Callable) -> tuple[Callable, Callable]:
         p, i, apart, _ = cursor
         count = 0 if n < LONGEST else CANDIDATES + 1
         cut = spread(computed(p, top + t * (1.0 / scale)), filled(p, 0.0, LANES))
-        whole = whole_steps((cursor,), n)
+        whole, _ = whole_steps((cursor,), n)
         for j in range(0, whole, LANES):
             if count <= CANDIDATES:
                 x = take(moved((cursor,), 0, j)[0], (n - j,), -INFINITY, 1)
@@ -142,14 +140,14 @@ def listing(scale: float, relative: Callable) -> tuple[Callable, Callable]:
         return kept
 
     @inlined
-    def gather_columns(cursor, n, left, top, t, lists, counts):
-        """The same for each of LANES columns. Gives whether all have room."""
-        cut, there = computed(cursor[0], top + t * (1.0 / scale)), exists(left, LANES)
-        z = stack(0.0, LANES)
-        for c in range(LANES):
+    def gather_columns(cursor, n, left, top, t, lists, counts, L):
+        """The same for each of L columns. Gives whether all have room."""
+        cut, there = computed(cursor[0], top + t * (1.0 / scale)), exists(left, L)
+        z = stack(0.0, L)
+        for c in range(L):
             counts[c] = 0
         for j in range(n):
-            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, LANES)
+            x = take(moved((cursor,), j, 0)[0], left, -INFINITY, L)
             chosen = mask_bits(~(x < cut) & there)
             if chosen != 0:
                 put(z, 0, 1, relative(x, top), False)
@@ -174,21 +172,21 @@ def starting(add: Callable, relative: Callable, stride: Callable) -> Callable:
         return select(step > 0, step - 1.0, -1.0)
 
     @by_type
-    def first_step(p, maxima, part, top, grid, L):
-        def row(p, maxima, part, top, grid, L):
-            z = relative(by_class(maxima[0]), top)
+    def first_step(p, maxima, top, grid, L):
+        def row(p, maxima, top, grid, L):
+            z = relative(maxima[0], top)
             zero = like(z, 0.0)
             return beyond(*over_lanes(add(p, z, splat(-1.0, 1), grid, (zero, zero, zero))))
 
-        def columns(p, maxima, part, top, grid, L):
-            zero = splat(0.0, LANES)
+        def columns(p, maxima, top, grid, L):
+            zero = like(top, 0.0)
             sums = zero, zero, zero
             for k in range(CLASSES):
-                sums = add(p, relative(maxima[k * PARTS + part], top), like(top, -1.0), grid, sums)
+                sums = add(p, relative(maxima[k], top), like(top, -1.0), grid, sums)
             return beyond(sums[0] + sums[1], sums[2])
 
         if not traits(p).hinted:
-            return lambda p, maxima, part, top, grid, L: like(top, -1.0)
+            return lambda p, maxima, top, grid, L: like(top, -1.0)
         return row if L.literal_value == 1 else columns
 
     return first_step
@@ -221,9 +219,9 @@ def climbing(among: Callable, stride: Callable, last: Callable) -> tuple[Callabl
 
     @inlined
     def finish_columns(p, lists, places, counts, left, t, grid):
-        """The same for each of LANES columns."""
+        """The same for each column."""
         step = like(t, 0.0)
-        for c in range(min(left, LANES)):
+        for c in range(left):
             found = advance(lists, c * COLUMN_LENGTH)
             root, rest, _ = finish(p, found, places, counts[c], splat(lane_at(t, c), 1), grid)
             t, step = set_lane(t, c, lane(root, 0)), set_lane(step, c, lane(rest, 0))
@@ -261,12 +259,12 @@ def threshold(
             return t, step, MANY
 
         def columns(cursor, n, left, top, t, grid, found, places, L):
-            step = splat(0.0, LANES)
-            lists, counts = stack(0.0, COLUMNS_LENGTH), stack(0, LANES)
+            step = like(top, 0.0)
+            lists, counts = stack(0.0, COLUMNS_LENGTH), stack(0, L)
             for _ in range(STEPS):
-                if n > NO_LIST and gather_columns(cursor, n, left, top, t, lists, counts):
+                if n > NO_LIST and gather_columns(cursor, n, left, top, t, lists, counts, L):
                     return finish_columns(cursor[0], lists, places, counts, left, t, grid)
-                excess, slope = across(cursor, n, left, top, t, grid)
+                excess, slope = across(cursor, n, left, top, t, grid, L)
                 before = t
                 t, step = climb(cursor[0], t, excess, slope, grid)
                 if not any_lane(t > before):
