@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 
 from pullback.cpu.block import WORKSPACE
-from pullback.cpu.blocks import passed_on
+from pullback.cpu.blocks import passed_on, step_numbers
 from pullback.cpu.columns import block_of, loads
 from pullback.cpu.emit import I64, Lane, Vec, inlined, op, shuffle
 from pullback.cpu.kernel import word
@@ -113,7 +113,8 @@ def recalled(scan: Any) -> Callable[..., Any]:
 
 def saving_tile(scan: Any, signed: Callable[..., Any]) -> Callable[..., Any]:
     """See `tile_of` in cpu/scan: a tile of a scan that only saves."""
-    work, combine, load_tile = scan.work, scan.combine, loads(scan.neutral, scan.ahead)
+    work, load_tile = scan.work, loads(scan.neutral, scan.ahead)
+    edged = scan.edged or inlined(lambda columns, numbers, about: columns)
 
     @by_type
     def lanes_of(area, block, walk):
@@ -128,36 +129,61 @@ def saving_tile(scan: Any, signed: Callable[..., Any]) -> Callable[..., Any]:
         area = about[9]
         _store(p, lanes_of(area, block, walk), area[1] + block * area[2], v, walk)
 
-    def saved_by(within: Any, apply: Any) -> Callable[..., Any]:
+    def by(within: Any, combine: Any, apply: Any) -> Callable[..., Any]:
         @inlined
-        def one(p, columns, number, about, state, walk):
+        def one(p, columns, about, state, walk):
             inner, total = within(columns)
             entering, after = passed_on(combine, p, state, total, walk)
-            save(p, number, about, apply(entering, inner, about[8]), walk)
-            return after
+            return apply(entering, inner, about[8]), after
 
         return one
 
-    usual = careful = saved_by(scan.within, scan.apply)
+    careful = by(scan.within, scan.combine, scan.apply)
+    may = short = None
     if scan.fast:
-        may, within, _, apply = scan.fast
-        short = saved_by(within, apply)
+        may, short = scan.fast[0], by(*scan.fast[1:])
 
-        @inlined
-        def usual(p, columns, number, about, state, walk):
-            if may(state, columns):
-                return short(p, columns, number, about, state, walk)
-            return careful(p, columns, number, about, state, walk)
+    @inlined
+    def short_or_careful(p, columns, about, state, walk):
+        if may(state, columns):
+            return short(p, columns, about, state, walk)
+        return careful(p, columns, about, state, walk)
+
+    usual = short_or_careful if scan.fast else careful
 
     @inlined
     def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
         p = ins[0][0]
         columns = signed(load_tile(ins, k, c, left, work(p, W), walk, back, 0), about)
-        return usual(p, columns, number, about, state, walk)
+        if number == 0:
+            columns = edged(columns, step_numbers(p, number, columns[0][0], walk), about)
+        v, after = usual(p, columns, about, state, walk)
+        save(p, number, about, v, walk)
+        return after
 
     if not scan.held:
         return tile
-    holds, held = scan.held
+    (holds, held), (rises, risen, top) = scan.held, scan.rising
+
+    @by_type
+    def is_rising(ins, k, c, left, about, state, steps, W, walk, back):
+        if walk.literal_value != ALONG:
+            return lambda ins, k, c, left, about, state, steps, W, walk, back: False
+
+        def along(ins, k, c, left, about, state, steps, W, walk, back):
+            if k == 0:  # the line begins there, or the tile is a copy
+                return False
+            w = work(ins[0][0], W)
+            before = signed(load_tile(ins, k - 1, c, left, w, walk, back, 1), about)
+            return rises(state, steps, before, about[8])
+
+        return along
+
+    @by_type
+    def top_of(columns, state, walk):
+        if walk.literal_value != ALONG:
+            return lambda columns, state, walk: state
+        return lambda columns, state, walk: top(columns)
 
     @inlined
     def unless_held(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):
@@ -166,6 +192,9 @@ def saving_tile(scan: Any, signed: Callable[..., Any]) -> Callable[..., Any]:
         if holds(state, columns, about[8]):
             save(p, number, about, held(state, columns), walk)
             return state
+        if is_rising(ins, k, c, left, about, state, columns, W, walk, back):
+            save(p, number, about, risen(state, columns), walk)
+            return top_of(columns, state, walk)
         return tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back)
 
     return unless_held

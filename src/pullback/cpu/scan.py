@@ -92,6 +92,9 @@ class Scan:
     outputs: tuple[int, ...] = (1,)
     indices: tuple[int, ...] = ()  # more outputs, of the index type
     ahead: tuple[int, ...] = (0,)  # for each input whether it is read one step on in the walk
+    # Of a scan that saves, along a line: rises(state, columns, those of the steps before, option)
+    # -> whether every step takes over; what is saved of these; the state after them.
+    rising: tuple[Callable[..., Any], ...] = ()
     # What `apply` makes of each block for another scan, and what this one has behind its columns:
     # see cpu/saved.
     saves: Any = None

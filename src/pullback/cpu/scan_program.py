@@ -66,7 +66,8 @@ def scan_program(
     cost = n * min(strip, columns) * size * len(present)
     # Transposed rows leave in pieces of 16 bytes, which pays for f64 (0.90 of the time of cumsum
     # 4096x4096; f32 1.0, bf16 1.2) and where most tiles hold nothing new. Walks align one output.
-    pays = walk == "across" or (n > SHORT and (size == 8 or bool(walks.scan.held)))
+    looks = bool(walks.scan.held) or (size == 4 and walks.scan.recalls is not None)
+    pays = walk == "across" or (n > SHORT and (size == 8 or looks))
     streaming = pays and walks.scan.results == 1 and streams(n * count * size)
     axis = axis_words(loops, reverse)
     words = [0] * (1 + MOST_TENSORS - len(views))
@@ -80,4 +81,9 @@ def scan_program(
     grain = 1 if links else max(grain_for(cost), items // 256 if walk != "across" else 1)
     if straight < 0 and f"{walk}_back" in walks.kernels:
         walk = f"{walk}_back"
-    return Program((Phase(walks.kernels[walk], items, grain),), tuple(words), axis=AXIS)
+    kernels = [walks.kernels[walk]]
+    if ahead := walks.kernels.get(f"{walk}_ahead"):
+        kernels.insert(0, ahead)
+        words += [0] * LINK_WORDS * links
+    phases = tuple(Phase(kernel, items, grain) for kernel in kernels)
+    return Program(phases, tuple(words), axis=AXIS)

@@ -10,7 +10,6 @@ from pullback.cpu.columns import (
     block_of,
     cells_across,
     lanes_across,
-    lanes_along,
     lanes_lines,
     masks_rows,
     prefetch_tile,
@@ -70,7 +69,11 @@ class Walks:
         for walk, make in bodies.items():
             body = make(scan, shared)
             if ahead is not None:
-                body = _twice(make(ahead, Pieces(ahead, scan)), body)
+                first = make(ahead, Pieces(ahead, scan))
+                if walk == "shared":  # all of it before the walk back begins
+                    self._add("shared_ahead", first, name, module)
+                else:
+                    body = _twice(first, body)
             self._add(walk, body, name, module)
         if by_direction:
             for walk, back in (("lines", 0), ("lines_back", 1)):
@@ -106,6 +109,7 @@ def _fence_streams(task):
 
 def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
     start, ins_of, outs_of, back_of = pieces.start, pieces.ins, pieces.outs, pieces.back
+    lanes_of = pieces.lanes
     stretch, renewed, begin, finish = pieces.stretch, pieces.renewed, pieces.begin, pieces.finish
     streams, target, lead_of, with_area = (
         pieces.streams, pieces.target, pieces.lead, pieces.with_area,
@@ -114,7 +118,7 @@ def _along(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
 
     def along(task, lo, hi):
         p = pointer(task, TENSORS)
-        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
+        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_of(p)
         straight, back, none = word(task, STRAIGHT) != 0, back_of(task), start(task, p, 1)
         boxes = (
             boxes_for(ins_of(task, 0), W, B, ALONG, back),
@@ -149,11 +153,13 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
         pieces.streams, pieces.target, pieces.lead, pieces.with_area,
     )  # fmt: skip
 
+    own_links, lanes_of = int(scan.saves is not None), pieces.lanes
+
     def shared(task, lo, hi):
         """Chunks of a few long lines. Whose base is not known yet sums up its chunk meanwhile, so
         that the next need not wait for this one's outputs."""
         p = pointer(task, TENSORS)
-        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_along(p)
+        n, B, W = extent(words(task, AXIS)), block_of(p), lanes_of(p)
         straight, back, none = word(task, STRAIGHT) != 0, back_of(task), start(task, p, 1)
         lines = word(task, STRIP)
         in_boxes = boxes_for(ins_of(task, 0), W, B, ALONG, back)
@@ -162,7 +168,7 @@ def _shared(scan: Scan, pieces: Pieces) -> Callable[..., Any]:
             chunk = item // lines
             line = item - chunk * lines
             k, end = _chunk_at(chunk, n, lead_of(n, B))
-            link = link_of(task, LINKS, line, carried(none))
+            link = link_of(task, LINKS, line + own_links * lines, carried(none))
             ins, outs, state = ins_of(task, line), outs_of(task, line), none
             first, initial = begin(task, none, line, 0, 1, 1)
             about = with_area(task, about_line(task, n, initial), p, line, 1)

@@ -233,7 +233,10 @@ def carries(desc: ScanDescriptor) -> bool:
 
 
 def kept(desc: ScanDescriptor) -> Kept | None:
-    """What a backward keeps in the workspace: products before each block, if y is not given."""
+    """What a backward keeps in the workspace: where the records of extrema are; where y is not
+    given, products before each block."""
+    if desc.kind in EXTREMA:
+        return of_blocks(desc.element.itemsize, 1)
     if desc.kind not in NEEDS_Y or keeps_y(desc):
         return None
     return CHUNKS if desc.kind is ScanKind.LOG_CUMSUM_EXP else of_blocks(desc.element.itemsize, 8)

@@ -13,7 +13,6 @@ from pullback.cpu.scan_program import scan_program
 from pullback.cpu.stateful_program import stateful_program
 from pullback.cpu.walks import Walks
 from pullback.ops.scan.contract import (
-    EXTREMA,
     IDENTITY,
     carries,
     extension_of,
@@ -50,6 +49,12 @@ def _cumprod_backward(desc: Any) -> Walks:
     return walks[0] if desc.exclusive else walks[1]
 
 
+def _extremum_backward(desc: Any) -> Walks:
+    from pullback.ops.scan import cpu_cummax_backward as kernels
+
+    return kernels.EXTREMUM_BACKWARD
+
+
 def _extremum(desc: Any, positions: bool) -> Walks:
     from pullback.ops.scan.cpu_cummax import walks_of
 
@@ -65,6 +70,8 @@ _FORWARD: dict[ScanKind, Callable[..., Walks]] = {
 _BACKWARD: dict[ScanKind, Callable[..., Walks]] = {
     ScanKind.CUMSUM: _cumsum,
     ScanKind.CUMPROD: _cumprod_backward,
+    ScanKind.CUMMAX: _extremum_backward,
+    ScanKind.CUMMIN: _extremum_backward,
 }
 
 
@@ -82,7 +89,11 @@ def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, edges: Any = (None, N
     if walks:
         if desc.kind is ScanKind.CUMSUM:  # whatever sums start from
             edges = (None, edges[1])
-        return scan_program(walks(desc), desc, (dy, dx, x, y), against=True, edges=edges)
+        views, last = (dy, dx, x, y), desc.ties is TieRule.LAST
+        least = desc.kind is ScanKind.CUMMIN
+        return scan_program(
+            walks(desc), desc, views, against=True, edges=edges, negated=least, option=last
+        )
     from pullback.ops.scan import cpu_ways
 
     return cpu_ways.backward(desc, dy, dx, x, y)
@@ -133,6 +144,6 @@ def backward(
 
 
 def _walks_back(desc: Any) -> bool:
-    """Whether the walk of a backward is against the axis: some go ahead first."""
-    ahead = desc.kind in EXTREMA or (desc.kind is ScanKind.LOG_CUMSUM_EXP and not keeps_y(desc))
+    """Whether the walk of a backward is against the axis: one goes ahead first."""
+    ahead = desc.kind is ScanKind.LOG_CUMSUM_EXP and not keeps_y(desc)
     return bool(desc.reverse == ahead)

@@ -1,4 +1,4 @@
-"""What tiles of cpu_octets and cpu_groups have in common.
+"""What tiles of cpu_groups have in common.
 
 chained(step, carry, totals, L)    carry -> what enters each quad, and the carry after them:
                                    step(carry, totals) from one quad to the next

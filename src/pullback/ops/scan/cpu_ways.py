@@ -1,13 +1,12 @@
 """Scans that are not on the engine (cpu/scan): which kernel a plan runs, and over which lines.
 
-These are logcumsumexp and its backward, and the backward of extrema. Where things are:
-`cpu_logsumexp` and the `_backward` modules hold the kernels; beside them stand `_recomputed`, where
-no y is kept, and `_chained` kernels, whose threads share a line. The mathematics of log-sum-exp is
-in `cpu_exponents`, `cpu_decays` and `cpu_decay_pairs`.
+These are logcumsumexp and its backward. `cpu_logsumexp` and the `_backward` module hold the
+kernels; beside them stand `_recomputed`, where no y is kept, and `_chained` kernels, whose threads
+share a line. The mathematics of log-sum-exp is in `cpu_exponents`, `cpu_decays` and
+`cpu_decay_pairs`.
 
-How the steps of a line lie in vectors: eight under each other (`cpu_columns`, walked in
-`cpu_groups`), halves as two quads (`cpu_octets`); across the axis, lines next to each other
-(`cpu_side_by_side`). Short lines are turned to lie so, in panels (`cpu_panels`).
+The steps of a line lie in vectors, eight under each other (`cpu_columns`, walked in `cpu_groups`).
+Short lines are turned to lie so, in panels (`cpu_panels`).
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from pullback.contract.element import ElementKind
-from pullback.contract.kinds import ScanKind, TieRule
+from pullback.contract.kinds import ScanKind
 from pullback.cpu.chain import LINK_WORDS, TENSORS_WALKED
 from pullback.cpu.kernel import Kernel
 from pullback.cpu.loops import axis_words
 from pullback.cpu.program import BYTES_PER_CHUNK, Phase, Program, grain_for, streams
-from pullback.cpu.scan_program import sign_bit
 from pullback.cpu.scan_words import MOST_TENSORS
 from pullback.cpu.sweep import AXIS
 from pullback.ops.scan.cpu_panels import APART, AT_ONCE, MOST, ROOM, panel_lines
@@ -90,27 +88,8 @@ def _log_sums() -> Ways:
     }
 
 
-def _extrema() -> Ways:
-    from pullback.ops.scan import cpu_extremum_backward as places
-    from pullback.ops.scan import cpu_extremum_chained as shared
-
-    return {}, {
-        False: _way(
-            places,
-            "extremum_backward",
-            lines=places.SIDE,
-            whole_rows=True,
-            chained=shared.extremum_backward_chained,
-            chunk=shared.SPAN,
-            links=shared.LINKS,
-        )
-    }
-
-
 _OF = {
     K.LOG_CUMSUM_EXP: _log_sums,
-    K.CUMMAX: _extrema,
-    K.CUMMIN: _extrema,
 }
 
 
@@ -176,8 +155,8 @@ def _program(desc: Any, views: list[Any], way: Way) -> Program:
         0 if in_panels else columns,
         strip,
         int(at_once and streams(n * lines * desc.element.itemsize)),
-        sign_bit(desc.element) if desc.kind is K.CUMMIN else 0,
-        int(desc.ties is TieRule.LAST),
+        0,
+        0,
         *axis_words(loops, desc.reverse != way.against),
         *(0,) * (LINK_WORDS * links),
     )
