@@ -16,11 +16,12 @@ import pullback
 
 ROOT = Path(pullback.__file__).parent
 PRIVATE = re.compile(
-    r"\b(torch\._C|torch\._dynamo|jax\._src|np\._core|numba\.core\.(codegen|compiler_\w+|registry))\b"
+    r"\b(torch\._C|torch\._dynamo|jax\._src|np\._core|numba\.core\.(codegen|compiler_\w+|registry)"
+    r"|triton\.(_C|backends|compiler|runtime\.jit))\b"
 )
 # The benchmark resets torch.compile between its contestants. Forks wait for Numba's lock, where it
-# is loaded and has one.
-ELSEWHERE = {"bench/peers.py", "contract/imports.py"}
+# is loaded and has one. Triton's interpreter is mended in one file.
+ELSEWHERE = {"bench/peers.py", "contract/imports.py", "gpu/interpreter.py"}
 
 
 def test_internals_of_frameworks_are_used_in_one_place() -> None:
@@ -30,7 +31,7 @@ def test_internals_of_frameworks_are_used_in_one_place() -> None:
         if PRIVATE.search(path.read_text())
     }
     assert found - ELSEWHERE == {
-        f"internals/{library}.py" for library in ("torch", "jax", "numba", "numpy")
+        f"internals/{library}.py" for library in ("torch", "jax", "numba", "numpy", "triton")
     }
 
 

@@ -17,14 +17,18 @@ from typing import Any
 
 import triton
 from triton import knobs
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
-from triton.compiler import ASTSource, make_backend
-from triton.runtime.cache import get_cache_manager
-from triton.runtime.jit import create_function_from_signature
 
 from pullback.gpu.program import Operand, Scratch, Step
 from pullback.gpu.runner import options, pointer_to
+from pullback.internals.triton import (
+    ASTSource,
+    GPUTarget,
+    create_function_from_signature,
+    get_cache_manager,
+    get_ptxas,
+    make_backend,
+    sm_arch_from_capability,
+)
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),

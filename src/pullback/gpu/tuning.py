@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from triton.runtime.cache import get_cache_manager
-from triton.runtime.errors import OutOfResources
 
 from pullback.gpu.program import Operand, Scratch, Step
+from pullback.internals.triton import OutOfResources, get_cache_manager
 
 WARPS = (1, 2, 4, 8, 16)
 _NOTE = "warps.txt"

@@ -15,16 +15,19 @@ from typing import Any
 
 import numpy as np
 import triton
-from triton._C.libtriton import ir
-from triton.compiler import ASTSource, make_backend
-from triton.runtime.cache import get_cache_manager
-from triton.runtime.jit import create_function_from_signature
 
 from pullback.gpu.emulator.decode import Code
 from pullback.gpu.emulator.isa import decoded
 from pullback.gpu.program import Step
 from pullback.gpu.runner import options
 from pullback.gpu.targets import TARGETS
+from pullback.internals.triton import (
+    ASTSource,
+    create_function_from_signature,
+    get_cache_manager,
+    ir,
+    make_backend,
+)
 
 _NOTE = "emulated.json"
 
