@@ -74,7 +74,8 @@ def prefetch_step(cursor, ahead, L):
 @by_type
 def to_next(cursor, n):
     """How far ahead to prefetch: the same place in the next row, since memory is idle while this
-    one is computed; not at all if that would evict what this one still needs."""
+    one is computed; nearer if that would evict what this one still needs, farther if rows are so
+    short that memory could not answer in time."""
     longest, nearest = NEXT // cursor[0].dtype.bitwidth, EARLY // cursor[0].dtype.bitwidth
     return lambda cursor, n: n if nearest < n <= longest else nearest
 
