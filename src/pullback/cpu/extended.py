@@ -322,24 +322,26 @@ def _summed(task, at, item):
     summed = w[4 + kept]
     extents, inner = words(task, at + 4), words(task, at + 5 + kept)
     strides = at + 5 + kept + summed
-    count = 1
-    for axis in range(summed):
-        count *= inner[axis]
+    runs, length, step = 1, 1, 0
+    if summed > 0:
+        length, step = inner[summed - 1], word(task, strides + kept + summed - 1)
+    for axis in range(summed - 1):
+        runs *= inner[axis]
     source = pointer(task, at)
     begin = _at(extents, words(task, strides), kept, item)
     total, rest = -0.0, 0.0
-    for term in range(count):
-        v = np.float64(
-            read_wide(source, begin + _at(inner, words(task, strides + kept), summed, term))
-        )
-        grown = total + v
-        back = grown - total
-        rest += (total - (grown - back)) + (v - back)
-        total = grown
+    for run in range(runs):
+        first = begin + _at(inner, words(task, strides + kept), summed - 1, run)
+        for term in range(length):
+            v = np.float64(read_wide(source, first + term * step))
+            grown = total + v
+            back = grown - total
+            rest += (total - (grown - back)) + (v - back)
+            total = grown
     # No correction keeps the sign of a zero; an infinite sum has made it NaN.
     if abs(rest) > 0.0 and abs(rest) < math.inf:
         total += rest
-    if count == 0:
+    if runs * length == 0:
         total = 0.0
     out = pointer(task, at + 1)
     place = _at(extents, words(task, strides + kept + summed), kept, item)
