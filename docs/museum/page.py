@@ -17,6 +17,7 @@ from case import SEEN, Case, evaluate
 CASES: list[Case] = [*scans.CASES, *segments.CASES, *simplex.CASES]
 GROUPS = {"Scans": scans.CASES, "Segments": segments.CASES, "Maps, lookups, lerp": simplex.CASES}
 PAGE = HERE / "index.md"
+MOST = 24  # numbers of a list on the page
 
 OPENING = """# The museum of faults
 
@@ -32,7 +33,10 @@ Written by `python docs/museum/page.py` from the tables beside it.
 def number(value: Any) -> str:
     """A number of few digits, a list of them, a word."""
     if isinstance(value, list):
-        return f"[{', '.join(map(number, value))}]"
+        shown = [number(v) for v in value]
+        if len(shown) > MOST:  # the test compares all of them
+            shown = [*shown[:3], "...", shown[-1]]
+        return f"[{', '.join(shown)}]"
     if isinstance(value, (str, bool)):
         return str(value)
     return f"{value:.7g}"
