@@ -48,7 +48,7 @@ class Scan:
     repair(outputs)         -> the outputs with one NaN for all; unless it is known that there is
     rare(state, outputs)    none, from the state after a tile or its outputs
     fast                    may(state, columns), within, combine, apply: a shorter way for tiles
-                            that may take it, with the same bits
+                            that may take it, with the same bits; `faster` is asked before it
     trial                   fits(state, outputs), within, combine, apply: a shorter way whose
                             results show whether a tile may take it
     held                    holds(state, columns) and held(state, columns) -> outputs: tiles that
@@ -75,6 +75,7 @@ class Scan:
     rare: Callable[..., Any] | None = None
     repair: Callable[..., Any] | None = None
     fast: tuple[Callable[..., Any], ...] = ()
+    faster: tuple[Callable[..., Any], ...] = ()
     trial: tuple[Callable[..., Any], ...] = ()
     held: tuple[Callable[..., Any], ...] = ()
     carried: Callable[..., Any] | None = None
@@ -164,8 +165,9 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     else:
         inner_of = inlined(lambda columns, p, number, about, walk: within(columns))
     usual = _careful(scan, inner_of)
-    if scan.fast:
-        usual = _either(scan, usual)
+    for way in (scan.fast, scan.faster):
+        if way:
+            usual = _either(scan, way, usual)
     if scan.trial:
         usual = _tried(scan, usual)
     work, mode, edged, signed = scan.work, scan.mode, scan.edged, _signed(scan)
@@ -258,8 +260,8 @@ def _stored_if_rare(scan: Scan) -> Callable[..., Any]:
     return exact if rare is None else if_rare
 
 
-def _either(scan: Scan, careful: Callable[..., Any]) -> Callable[..., Any]:
-    may, within, combine, apply = scan.fast
+def _either(scan: Scan, way: tuple[Any, ...], careful: Callable[..., Any]) -> Callable[..., Any]:
+    may, within, combine, apply = way
     outputs, stored = _outputs(scan, apply), _stored_if_rare(scan)
 
     @inlined

@@ -317,6 +317,27 @@ def _within_none(columns):
     return each(_first_of, like(g[0], 0.0), g), (_total(g),)
 
 
+# Of tiles of nothing but records.
+
+
+@by_type
+def _settled(state, total):
+    if len(state) == 2:
+        return lambda state, total: total
+    return lambda state, total: (total[0], total[1], total[1])
+
+
+@inlined
+def _within_all(columns):
+    g = columns[0]
+    return g, (like(g[0], -0.0), like(g[0], SETTLED))
+
+
+@inlined
+def _apply_all(entering, g):
+    return (one_nan_each((g[0] + _value(entering), *g[1:])),)
+
+
 @inlined
 def _edged(columns, numbers, about):
     """The block that ends the walk may be short: its bits are those of its first steps in the walk
@@ -348,6 +369,12 @@ _SCAN = Scan(
     apply=_apply_back,
     repair=inlined(lambda outputs: (one_nan_each(outputs[0]),)),
     fast=(
+        inlined(lambda state, columns: no_bits(~columns[1])),
+        _within_all,
+        _settled,
+        _apply_all,
+    ),
+    faster=(
         inlined(lambda state, columns: no_bits(columns[1])),
         _within_none,
         _increased,
