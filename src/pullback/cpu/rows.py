@@ -32,7 +32,7 @@ from pullback.tensor.layout import along_axis
 
 # Elements of a row in a panel at most, by tensors, and how many rows pay.
 # Gain (short rows in panels): log_softmax 65536x10 f32 4.13.
-PANELED = {2: 128, 3: 32}
+PANELED = {2: 96, 3: 32}
 FEWEST = LANES // 2
 
 # Work on a row goes on while the next is on its way, but that of the last one in a chunk is another
