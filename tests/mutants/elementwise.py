@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "scans: broadcast factors across are those of the first steps",
-        "cpu/columns.py",
+        "cpu/splats.py",
         "ACROSS: (b.neg(b.mul(k_, I64(long))), I64(long), I64(0)),",
         "ACROSS: (b.neg(b.mul(k_, I64(long))), I64(0), I64(0)),",
         "a factor for each step, the same for all lines, is that of another step",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.cpu.columns import block_of, lanes_ahead, lanes_along, splats
+from pullback.cpu.columns import block_of, lanes_ahead, lanes_along
 from pullback.cpu.edges import begins, finishes, runs_ahead, runs_back, starts
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
@@ -21,6 +21,7 @@ from pullback.cpu.places import (
 )
 from pullback.cpu.saved import areas
 from pullback.cpu.scan import Scan, tile_of
+from pullback.cpu.splats import splats
 from pullback.cpu.tile_rows import ALONG
 
 
