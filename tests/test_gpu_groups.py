@@ -22,7 +22,7 @@ from pullback.frontends.torch_gpu import on_gpu
 from pullback.gpu.program import Step
 from pullback.gpu.sketch import Sketch
 from pullback.gpu.targets import build
-from pullback.ops.segment.gpu_reduce import LONGEST, levels_of
+from pullback.ops.segment.gpu_reduce import LONGEST, SHORTEST, levels_of
 from pullback.ops.segment.index import gpu_index_of
 from pullback.plan.plan import Plan
 from pullback.tensor.layout import contiguous_strides
@@ -111,6 +111,16 @@ def test_a_hot_row_is_summed_over_several_levels() -> None:
     plan = _table_plan(90, 2, HOT.size, ElementKind.F32)
     _ran(plan, dout=values, indices=HOT, dweight=got)
     assert (got == 2 * want).all()
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_run_goes_on_in_a_last_block_of_few_positions(more: int) -> None:
+    ids = np.full(SHORTEST + more, 5)
+    assert [level.blocks for level in levels_of(ids.size, 2)] == [2, 1]
+    got = np.full((9, 2), 77, np.float32)
+    plan = _table_plan(9, 2, ids.size, ElementKind.F32, accumulate=False)
+    _ran(plan, dout=np.ones((ids.size, 2), np.float32), indices=ids, dweight=got)
+    assert (got == np.eye(9, dtype=np.float32)[5][:, None] * ids.size).all()
 
 
 SPARSE = [

@@ -183,7 +183,7 @@ MUTANTS = (
         "        tail_open = (end < count) & (after == last_key)",
         "        tail_open = (end < count - 1) & (after == last_key)",
         "off by one: a run that goes on in a last block of one position is written twice",
-        (Suite("test_gpu_interpreter.py", "equals_the_oracle and segment_sum"),),
+        (Suite("test_gpu_groups.py", "last_block_of_few"),),
     ),
     Mutant(
         "gpu segments: what a tile carries",
