@@ -14,6 +14,7 @@ import torch
 
 from agreement import Function, close, numeric_pullback, same, torch_pullback
 from pullback.ops.lerp import oracle as lerp
+from pullback.ops.recurrence import oracle as recurrence
 from pullback.ops.scan import oracle as scan
 from pullback.ops.simplex import oracle as simplex
 from pullback.verify.ulp import round_to, worst
@@ -148,6 +149,25 @@ def test_last_tie_copies_the_bits_of_the_last() -> None:
     np.testing.assert_array_equal(at, [0, 1, 2])
     _, at = scan.cummax(np.array([5.0, 5.0, 1.0]), reverse=True, return_indices=True)
     np.testing.assert_array_equal(at, [1, 1, 2])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_many_pieces_are_a_recurrence_that_forgets(rng: np.random.Generator, reverse: bool) -> None:
+    """Pieces of 0 to 10 steps and a giant: the factor is 0 where one begins."""
+    lengths = np.concatenate([rng.integers(0, 11, 20_000), [30_000]])
+    rng.shuffle(lengths)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    n = int(offsets[-1])
+    a, b, h = rng.uniform(-1, 1, n), rng.standard_normal(n), rng.standard_normal(len(lengths))
+    some = np.flatnonzero(lengths)
+    first = (offsets[1:] - 1 if reverse else offsets[:-1])[some]
+    forgetting, start = a.copy(), b.astype(np.longdouble)
+    forgetting[first] = 0
+    start[first] += a[first] * h[some].astype(np.longdouble)
+    close(
+        recurrence.linear_scan(a, b, reverse=reverse, initial=h, offsets=offsets),
+        recurrence.linear_scan(forgetting, start, reverse=reverse),
+    )
 
 
 # Lerp -------------------------------------------------------------------------------------------

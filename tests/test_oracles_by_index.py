@@ -66,6 +66,23 @@ def test_segment_backwards_are_derivatives(rng: np.random.Generator, name: str) 
         close(getattr(segment, f"segment_{name}_backward")(dy, *given, ids), want, 1e-10, 1e-11)
 
 
+def test_segment_products_leave_the_range_of_numbers_and_come_back() -> None:
+    """Factors whose running product passes 1e-30000 and 1e30000, which long double has not."""
+    there = np.repeat([1e-300, 1e300], 1000)
+    factors = np.concatenate([there, there[::-1], [-2.5]])
+    order = np.random.default_rng(3).permutation(len(factors))
+    product = factors.astype(np.longdouble)
+    near = (product[:1000] * product[1000:2000]).prod() ** 2 * -2.5
+    close(segment.segment_prod(factors, np.zeros(4001, np.int64), 1), near[None])
+    close(segment.segment_prod(factors[order], np.zeros(4001, np.int64), 1), near[None])
+    ends = {-0.0: 0.0, INF: -INF, NAN: NAN}
+    for last, product_of_all in ends.items():
+        rows = np.concatenate([factors[order], [last]])
+        same(segment.segment_prod(rows, np.zeros(4002, np.int64), 1), np.array([product_of_all]))
+    rows = np.concatenate([factors[order], [-INF, -0.0]])
+    same(segment.segment_prod(rows, np.zeros(4003, np.int64), 1), np.array([NAN]))
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_segment_ties(name: str) -> None:
     sign = 1.0 if name == "max" else -1.0

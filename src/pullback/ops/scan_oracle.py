@@ -1,5 +1,6 @@
 """Scans that are exclusive, start from an initial value or anew at borders, by definition: each
-piece by itself, the initial value as one more element before it.
+piece by itself, the initial value as one more element before it. Pieces of one length are scanned
+side by side: there may be millions.
 
     elements    x, and gradients of it: the initial value stands before them, and if the scan is
                 exclusive the last of them does not count
@@ -10,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pullback.ops.oracle import Array, Wide, wide
+from pullback.ops.oracle import Array, Ints, Wide, wide
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,23 @@ class Outcomes(Elements):
     """An array by result."""
 
 
+@dataclass(frozen=True)
+class Group:
+    """Pieces of one length, which are scanned side by side: each is a row of the leading axis."""
+
+    numbers: Ints  # which pieces
+    begins: Ints  # where they begin
+    count: int  # how long they are
+
+    @property
+    def steps(self) -> Ints:
+        """The positions of each piece along the axis."""
+        return self.begins[:, None] + np.arange(self.count)
+
+
 class Pieces:
     """What an inclusive scan is run on. Arrays are in the order of memory; first and last are those
-    of the scan."""
+    of the scan. `axis` counts from the end, so that it is the same beside a leading axis."""
 
     def __init__(
         self,
@@ -46,26 +60,38 @@ class Pieces:
         offsets: npt.ArrayLike | None = None,
     ) -> None:
         self.like, self.shape = like, np.atleast_1d(np.asarray(like)).shape
-        self.axis, self.reverse, self.exclusive = axis % len(self.shape), reverse, exclusive
+        rank = len(self.shape)
+        self.axis, self.reverse, self.exclusive = axis % rank - rank, reverse, exclusive
         n = self.shape[self.axis]
-        borders = [0, n] if offsets is None else [int(v) for v in np.asarray(offsets)]
-        self.borders = list(pairwise(borders))
+        borders = np.array([0, n] if offsets is None else offsets, np.int64)
+        self.count, lengths = len(borders) - 1, np.diff(borders)
+        self.groups = [
+            Group(numbers, borders[numbers], int(length))
+            for length in np.unique(lengths)
+            for numbers in [np.flatnonzero(lengths == length)]
+        ]
         self.initial, self.by_pieces = initial, offsets is not None
-        self.firsts: list[Wide] = []
         if initial is not None:
-            middle = (len(self.borders),) if self.by_pieces else ()
-            rest = self.shape[: self.axis], self.shape[self.axis + 1 :]
-            full = np.broadcast_to(wide(initial), (*rest[0], *middle, *rest[1]))
-            full = full if self.by_pieces else np.expand_dims(full, self.axis)
-            self.firsts = [np.take(full, [p], self.axis) for p in range(len(self.borders))]
+            free = list(self.shape)
+            free[self.axis] = self.count
+            if not self.by_pieces:
+                del free[self.axis]
+            full = np.broadcast_to(wide(initial), free)
+            self._firsts = full if self.by_pieces else np.expand_dims(full, self.axis)
 
     @property
     def leads(self) -> bool:
         return self.initial is not None
 
-    def constant(self, value: float, count: int = 1) -> Wide:
-        shape = (*self.shape[: self.axis], count, *self.shape[self.axis + 1 :])
+    def constant(self, group: Group, value: float, count: int = 1) -> Wide:
+        shape = [len(group.numbers), *self.shape]
+        shape[self.axis] = count
         return np.full(shape, value, np.longdouble)
+
+    def taken(self, array: Array, places: Ints) -> Array:
+        """What stands at places, those of a piece in a row, along the axis: pieces lead."""
+        found = np.moveaxis(array, self.axis, 0)[places]
+        return np.moveaxis(found, 1, self.axis)
 
     def before(self, first: Array, rest: Array) -> Array:
         parts = [rest, first] if self.reverse else [first, rest]
@@ -80,81 +106,87 @@ class Pieces:
         n = rows.shape[self.axis]
         return np.take(rows, range(low, max(n - high, low)), self.axis)
 
-    def staged(self, given: Elements, number: int) -> Array:
+    def staged(self, given: Elements, whole: Wide, group: Group) -> Array:
         """What is scanned of an array."""
-        rows = wide(given.array).reshape(self.shape)
-        rows = np.take(rows, range(*self.borders[number]), self.axis)
+        rows = self.taken(whole, group.steps)
         by_result = isinstance(given, Outcomes)
         if not self.leads:
             skipped = int(self.exclusive)
             return self.without(rows, skipped * by_result, skipped * (not by_result))
         if by_result and self.exclusive:
             return rows
-        first = self.firsts[number] if given.first is None else self.constant(given.first)
+        if given.first is None:
+            first = self.taken(self._firsts, group.numbers[:, None])
+        else:
+            first = self.constant(group, given.first)
         return self.without(self.before(first, rows), last=int(self.exclusive))
 
-    def outcome(self, rows: Array, number: int, identity: float) -> Array:
-        """Results of a piece."""
-        begin, end = self.borders[number]
+    def outcome(self, rows: Array, group: Group, identity: float) -> Array:
+        """Results of pieces."""
         if self.leads:
             return rows if self.exclusive else self.without(rows, first=1)
-        if self.exclusive and end > begin:
-            return self.before(self.constant(identity), rows)
+        if self.exclusive and group.count:
+            return self.before(self.constant(group, identity), rows)
         return rows
 
-    def gradient(self, rows: Array, number: int) -> Array:
-        """Gradients of the elements of a piece."""
-        begin, end = self.borders[number]
+    def gradient(self, rows: Array, group: Group) -> Array:
+        """Gradients of the elements of pieces."""
         rows = self.without(rows, first=1) if self.leads else rows
-        if self.exclusive and end > begin:
-            return self.after(rows, self.constant(0.0))
+        if self.exclusive and group.count:
+            return self.after(rows, self.constant(group, 0.0))
         return rows
 
-    def position(self, rows: Array, number: int) -> Array:
+    def position(self, rows: Array, group: Group) -> Array:
         """Positions within what was scanned as positions along the axis."""
-        begin, end = self.borders[number]
-        count = end - begin + self.leads - self.exclusive
+        count = group.count + self.leads - self.exclusive
         own = count - 1 if self.reverse else 0
-        ahead = end - count + self.leads if self.reverse else begin - self.leads
+        begins = group.begins.reshape(-1, *[1] * len(self.shape))
+        ahead = begins + group.count - count + self.leads if self.reverse else begins - self.leads
         return np.asarray(np.where(self.leads & (rows == own), -1, rows + ahead))
 
     def whole(self, parts: Sequence[Array]) -> Array:
         """All pieces, in the shape of what was given."""
-        parts = parts or [self.constant(0.0, 0)]
-        return np.concatenate(parts, self.axis).reshape(np.shape(self.like))
+        whole = np.zeros(self.shape, np.longdouble)
+        axis_first = np.moveaxis(whole, self.axis, 0)
+        for group, rows in zip(self.groups, parts, strict=True):
+            axis_first[group.steps] = np.moveaxis(rows, self.axis, 1)
+        return whole.reshape(np.shape(self.like))
 
     def d_initial(self, staged: Sequence[Array]) -> Array:
         """The gradient of the initial value: what each piece has for it, summed to its shape."""
-        parts = [
-            np.take(rows, [-1 if self.reverse else 0], self.axis)
-            if rows.shape[self.axis]
-            else self.constant(0.0)
-            for rows in staged
-        ] or [self.constant(0.0, 0)]
-        full = np.concatenate(parts, self.axis)
+        shape = list(self.shape)
+        shape[self.axis] = self.count
+        full = np.zeros(shape, np.longdouble)
+        axis_first = np.moveaxis(full, self.axis, 0)
+        for group, rows in zip(self.groups, staged, strict=True):
+            if rows.shape[self.axis]:
+                axis_first[group.numbers] = np.take(rows, -1 if self.reverse else 0, self.axis)
         full = full if self.by_pieces else np.squeeze(full, self.axis)
-        shape = np.asarray(self.initial).shape
-        full = full.sum(axis=tuple(range(full.ndim - len(shape))))
-        stretched = tuple(k for k, n in enumerate(shape) if n == 1 and full.shape[k] != 1)
+        wanted = np.asarray(self.initial).shape
+        full = full.sum(axis=tuple(range(full.ndim - len(wanted))))
+        stretched = tuple(k for k, n in enumerate(wanted) if n == 1 and full.shape[k] != 1)
         return np.asarray(full.sum(axis=stretched, keepdims=True))
 
-    def each(self, scan: Callable[..., Any], *given: Elements) -> list[Any]:
-        """What an inclusive scan gives of each piece."""
-        numbers = range(len(self.borders))
-        return [scan(*(self.staged(array, number) for array in given)) for number in numbers]
+    def each(self, scan: Callable[..., Any], *given: Elements) -> list[tuple[Group, Any]]:
+        """What an inclusive scan gives of the pieces of each length."""
+        wholes = [wide(one.array).reshape(self.shape) for one in given]
+        pairs = list(zip(given, wholes, strict=True))
+        return [
+            (group, scan(*(self.staged(*pair, group) for pair in pairs))) for group in self.groups
+        ]
 
 
 def results(about: Pieces, identity: float, scan: Callable[..., Any], *given: Elements) -> Array:
     """The results of a scan."""
     found = about.each(scan, *given)
-    return about.whole([about.outcome(rows, p, identity) for p, rows in enumerate(found)])
+    return about.whole([about.outcome(rows, group, identity) for group, rows in found])
 
 
 def gradients(about: Pieces, backward: Callable[..., Any], *given: Elements) -> Any:
     """The gradient of the elements, and of the initial value if there is one."""
     found = about.each(backward, *given)
-    dx = about.whole([about.gradient(rows, p) for p, rows in enumerate(found)])
-    return (dx, about.d_initial(found)) if about.leads else dx
+    dx = about.whole([about.gradient(rows, group) for group, rows in found])
+    return (dx, about.d_initial([rows for _, rows in found])) if about.leads else dx
 
 
 def last_of(results: Array, desc: Any, state: Array | None, identity: float) -> Array:

@@ -93,10 +93,10 @@ def linear_scan_backward(
         Outcomes(h),
     )
     da, db = (
-        about.whole([about.gradient(pair[k], p) for p, pair in enumerate(found)]) for k in (0, 1)
+        about.whole([about.gradient(pair[k], group) for group, pair in found]) for k in (0, 1)
     )
     da = _summed(da, np.shape(a))
-    return (da, db, about.d_initial([g for _, g in found])) if about.leads else (da, db)
+    return (da, db, about.d_initial([g for _, (_, g) in found])) if about.leads else (da, db)
 
 
 def _summed(values: Array, shape: tuple[int, ...]) -> Array:

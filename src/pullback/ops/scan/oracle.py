@@ -163,11 +163,10 @@ def _extremum(sign: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         found = about.each(
             lambda rows: _running_extremum(rows, about.axis, reverse, ties, sign), Elements(x)
         )
-        values = [about.outcome(v, p, -sign * np.inf) for p, (v, _) in enumerate(found)]
+        values = [about.outcome(v, group, -sign * np.inf) for group, (v, _) in found]
         if not return_indices:
             return about.whole(values)
-        places = [about.position(at, p) for p, (_, at) in enumerate(found)]
-        places = [about.outcome(at, p, -1) for p, at in enumerate(places)]
+        places = [about.outcome(about.position(at, group), group, -1) for group, (_, at) in found]
         return about.whole(values), about.whole(places).astype(np.int64)
 
     @ieee

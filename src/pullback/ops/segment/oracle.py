@@ -79,10 +79,17 @@ def _to_holders(g: Wide, holders: Bools, ties: Ties) -> Wide:
 
 
 def _product(rows: Wide) -> Wide:
-    """Beside an infinite factor only the signs of others count: a product of small ones may vanish
-    before it meets it."""
-    endless = np.isinf(rows).any(axis=0) & np.isfinite(rows)
-    return np.asarray(np.where(endless, np.sign(rows), rows).prod(axis=0))
+    """Exponents are added up apart: a product may leave the range of numbers and come back, and may
+    vanish before it meets an infinite factor."""
+    numbers, shifts = np.frexp(rows)
+    exponents = shifts.astype(np.int64)
+    while len(numbers) > 1:
+        if len(numbers) % 2:
+            numbers = np.concatenate([numbers, np.ones_like(numbers[:1])])
+            exponents = np.concatenate([exponents, np.zeros_like(exponents[:1])])
+        numbers, shifts = np.frexp(numbers[::2] * numbers[1::2])
+        exponents = exponents[::2] + exponents[1::2] + shifts
+    return np.asarray(np.ldexp(numbers[0], np.clip(exponents[0], -(1 << 20), 1 << 20)))
 
 
 def _times_others(g: Wide, rows: Wide) -> Wide:
