@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pullback.contract.imports import uninterrupted
 from pullback.cpu.cache import cache_folder
 from test_pool import python
 
@@ -295,6 +296,18 @@ assert pb.cumsum(x)[0, 29] == 30 and abs(pb.softmax(x)[0, 0] * 30 - 1) < 1e-6
 def test_ctrl_c_at_any_time_of_the_first_call(seconds: str) -> None:
     """Also while kernels are loaded or compiled."""
     run(ANY_TIME.replace("SECONDS", seconds))
+
+
+def test_handlers_are_held_off_without_a_call_of_python_for_each_signal() -> None:
+    """Every new layout does so: `signal.getsignal` looked up names for a fifth of its time."""
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(event) if event == "call" else None)
+    try:
+        with uninterrupted():
+            pass
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 16
 
 
 # --- limits ---------------------------------------------------------------------------------------

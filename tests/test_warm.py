@@ -115,3 +115,18 @@ def test_one_line_with_options_is_warmed_too(monkeypatch: pytest.MonkeyPatch) ->
     begin = "pullback.cpu.extended.extended_begin f32"
     assert {f"{begin} i32", f"{begin} i64"} <= found.keys()
     assert {"pullback.cpu.piecewise.run_pieces f32 i64"} <= found.keys()
+
+
+def test_an_entry_is_found_by_its_name_in_any_process() -> None:
+    """What builds a library hands names to its workers."""
+    from pullback.aot import collect
+
+    steps = ahead.steps(["lerp"], (F32,))
+    for name, (kernel, element, index) in collect.requests(steps).items():
+        function, signature = collect.entry(name)
+        assert (function, signature) == (kernel._function, kernel.signature(element, index))
+    runtime = [name for name in collect.names(steps) if " " not in name]
+    assert "pullback.cpu.workers.work" in runtime
+    for name in runtime:
+        function, _ = collect.entry(name)
+        assert name == f"{function.__module__}.{function.__qualname__}"

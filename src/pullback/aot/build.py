@@ -35,17 +35,17 @@ def build(
     `kept`, if that is given, for the next time."""
     from pullback.aot import collect
 
-    known = {**collect.runtime(), **collect.entries(collect.requests(steps))}
+    known = collect.names(steps)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch:
         place = kept or Path(scratch, "objects")
-        objects.make(place, steps, list(known), targets, jobs)
+        objects.make(place, known, targets, jobs)
         files = objects.Objects(place, targets[0].machine)
         symbols: dict[str, str] = {}
         codes: dict[str, dict[str, bytes]] = {target.name: {} for target in targets}
-        for name, (function, _) in known.items():
+        for name in known:
             used = [target for target in targets if target.has(name, targets[0])]
-            paths = [files.object_path(function.__module__, name, target) for target in used]
+            paths = [files.object_path(name, target) for target in used]
             made = [path.read_bytes() for path in paths]
             symbols[name] = symbol = _symbol(made)
             for target, code in zip(used, made, strict=True):

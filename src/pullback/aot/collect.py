@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,14 @@ Entry = tuple[Any, Any]  # a function and its signature
 Request = tuple[Kernel, ElementKind, ElementKind]
 
 
-def runtime() -> dict[str, Entry]:
-    """What every call goes through: the functions with a fixed signature."""
+def names(steps: Iterable[Step]) -> list[str]:
+    """The entries of a library for these steps: first what every call goes through."""
+    return [*_runtime(), *requests(steps)]
+
+
+@cache
+def _runtime() -> dict[str, Entry]:
+    """The functions with a fixed signature."""
     found: dict[str, Entry] = {}
     for path in sorted(Path(kernel_module.__file__).parent.glob("*.py")):
         if path.stem not in ("precompiled", "__init__"):
@@ -66,8 +73,12 @@ def requests(steps: Iterable[Step]) -> dict[str, Request]:
     return dict(sorted(found.items()))
 
 
-def entries(found: dict[str, Request]) -> dict[str, Entry]:
-    return {
-        name: (kernel._function, kernel.signature(element, index))
-        for name, (kernel, element, index) in found.items()
-    }
+def entry(name: str) -> Entry:
+    """What the name of an entry stands for, in any process: of a kernel for its dtypes, or of a
+    function of the runtime."""
+    if " " not in name:
+        return _runtime()[name]
+    kernel, element, index = name.split()
+    module, _, attribute = kernel.rpartition(".")
+    found: Kernel = getattr(import_module(module), attribute)
+    return found._function, found.signature(ElementKind(element), ElementKind(index))

@@ -6,18 +6,20 @@ bitcode of kernels, which is the same for every machine unless it has instructio
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import sys
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from pullback.aot.targets import Target, pretend
-from pullback.bench.ahead import Step
 
 _FAST: int = 1  # of zlib: bitcode is kept for minutes
 _OWN = Path(__file__).parent
@@ -38,14 +40,15 @@ class Objects:
             digest.update((_OWN / f"{name}.py").read_bytes())
         return self._folder / digest.hexdigest()[:40]
 
-    def object_path(self, module: str, entry: str, target: Target) -> Path:
+    def object_path(self, entry: str, target: Target) -> Path:
         about = f"{entry} {target.triple} {target.cpu}"
-        return self._path(module, about, "capture", "emit").with_suffix(".o")
+        return self._path(_module(entry), about, "capture", "emit").with_suffix(".o")
 
-    def bitcode(self, module: str, entry: str, function: Any, signature: Any) -> Any:
+    def bitcode(self, entry: str, function: Any, signature: Any) -> Any:
         """The captured function, kept under its machine's name or for all of them."""
         from pullback.aot.capture import Captured, capture, is_portable
 
+        module = _module(entry)
         places = [self._path(module, f"{entry} {m}", "capture") for m in ("any", self._machine)]
         for path in places:
             if path.exists():
@@ -58,43 +61,51 @@ class Objects:
         return captured
 
 
+def _module(entry: str) -> str:
+    """The module of "module.function" or "module.kernel f32 i64"."""
+    return entry.partition(" ")[0].rpartition(".")[0]
+
+
 def _write(path: Path, data: bytes) -> None:
     """All or nothing: the process may be stopped at any time."""
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_bytes(data)
-    partial.replace(path)
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
 
 
-def make(
-    folder: Path, steps: list[Step], names: list[str], targets: list[Target], jobs: int
-) -> None:
-    """Have every entry's objects in the folder. A process makes every `jobs`-th of them."""
-    if jobs == 1:
-        _share(folder, steps, names, targets)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        shares = [pool.submit(_share, folder, steps, names[n::jobs], targets) for n in range(jobs)]
-        for share in shares:
-            share.result()
+def make(folder: Path, names: list[str], targets: list[Target], jobs: int) -> None:
+    """Have every entry's objects in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = partial(_made, folder, targets)
+    with ExitStack() as held:
+        done: Iterable[None] = map(made, names)
+        if jobs > 1:
+            pool = ProcessPoolExecutor(jobs, get_context("spawn"), pretend, (targets[0].machine,))
+            held.enter_context(pool)
+            done = pool.map(made, names)
+        for count, _ in enumerate(done, 1):
+            if count % 50 == 0 or count == len(names):
+                told = f"{count} of {len(names)} entries for {targets[0].machine}"
+                print(f"pullback.aot: {told}", file=sys.stderr, flush=True)
 
 
-def _share(folder: Path, steps: list[Step], names: Iterable[str], targets: list[Target]) -> None:
-    machine = targets[0].machine
-    pretend(machine)
+def _made(folder: Path, targets: list[Target], name: str) -> None:
     from pullback.aot import collect
+
+    kept = Objects(folder, targets[0].machine)
+    used = [target for target in targets if target.has(name, targets[0])]
+    paths = {target: kept.object_path(name, target) for target in used}
+    missing = [target for target, path in paths.items() if not path.exists()]
+    if missing:
+        gc.disable()  # as in `inventory.compile_ahead`: looking through what is kept is a sixth
+        captured = kept.bitcode(name, *collect.entry(name))
+        gc.enable()
+        for target in missing:
+            _write(paths[target], _emitter(target).emit(captured))
+
+
+@cache
+def _emitter(target: Target) -> Any:
     from pullback.aot.emit import Emitter
 
-    known = {**collect.runtime(), **collect.entries(collect.requests(steps))}
-    kept, emitters = Objects(folder, machine), [Emitter(target) for target in targets]
-    for count, name in enumerate(names):
-        function, signature = known[name]
-        module = function.__module__
-        used = [e for e in emitters if e.target.has(name, targets[0])]
-        paths = {e: kept.object_path(module, name, e.target) for e in used}
-        missing = [e for e, path in paths.items() if not path.exists()]
-        if missing:
-            captured = kept.bitcode(module, name, function, signature)
-            for emitter in missing:
-                _write(paths[emitter], emitter.emit(captured))
-        if count % 50 == 49:
-            print(f"pullback.aot: {count + 1} entries of {machine}", file=sys.stderr, flush=True)
+    return Emitter(target)
