@@ -121,6 +121,16 @@ def test_lower_bounds_are_versions_to_install() -> None:
         tool["oldest"](["numpy"])
 
 
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64", "i32"])
+def test_each_law_is_in_one_part_of_the_matrix(kind: str) -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "matrix.py"))
+    named = {name: name in f"test_laws[cumsum-{kind}]" for name in ("f16", "bf16", "f32")}
+    assert [eval(part, {}, named) for part in tool["PARTS"]].count(True) == 1
+    asked = tool["parts"](tool["TESTS"]["cli"])
+    assert {test for test, *_ in asked} == set(tool["TESTS"]["cli"])
+    assert tool["summed"](["3 passed, 1 skipped in 2s", "2 passed", ""]) == "5 passed, 1 skipped"
+
+
 def _is_older(pin: tuple[str, str]) -> bool:
     name, version = pin
     numbers = (re.findall(r"\d+", text) for text in (version, metadata.version(name)))

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,9 @@ TESTS = {
 }
 # With kernels that were compiled ahead: tests that compile none of their own.
 AHEAD = ["tests/test_views.py", "tests/test_plans.py", "tests/test_mixed_layouts.py"]
+# What is compiled stays in memory: with all kernels of the laws, one process took 12 GB. So there
+# is one for each of these, in one of which each test is.
+PARTS = ("bf16", "f16 and not bf16", "f32 and not f16", "not f16 and not f32")
 TOOLS = ["pytest", "pytest-xdist", "mpmath"]
 SHOWN = ("numpy", "numba", "ml_dtypes", "torch", "jax", "triton", "typer", "rich")
 
@@ -60,10 +64,38 @@ def pins(extra: str, versions: str, ahead: bool) -> list[str]:
     return [*oldest(wanted), *(oldest(core) if extra == "cli" else core)]
 
 
+def parts(tests: list[str]) -> list[list[str]]:
+    """What pytest is given by one process after another: each file, and the laws by dtype."""
+    found: list[list[str]] = []
+    for test in tests:
+        found += [[test, "-k", part] for part in PARTS] if "laws" in test else [[test]]
+    return found
+
+
+def summed(said: list[str]) -> str:
+    """The last lines of pytest as one: "3 passed, 1 skipped"."""
+    counts: Counter[str] = Counter()
+    for line in said:
+        counts.update(
+            {what: int(n) for n, what in re.findall(r"(\d+) (passed|failed|skipped|error)", line)}
+        )
+    return ", ".join(f"{n} {what}" for what, n in counts.items()) or "no tests"
+
+
+def run(command: list[str], environment: dict[str, str]) -> tuple[str, bool]:
+    """The last line of a run of pytest, and whether all passed; all it said, if not."""
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        print(done.stdout)
+    return (done.stdout.strip().splitlines() or [""])[-1], not done.returncode
+
+
 def tried(python: str, extra: str, versions: str, tests: list[str]) -> tuple[str, bool]:
     """A line about one environment, and whether its tests passed."""
     ahead = os.environ.get("PULLBACK_LIBRARY", "0") != "0"
-    tests = tests or [*(AHEAD if ahead else TESTS[extra]), "-m", "not slow and not gpu"]
+    usual = [
+        [*part, "-m", "not slow and not gpu"] for part in parts(AHEAD if ahead else TESTS[extra])
+    ]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         inside = [str(Path(folder, "bin", "python")), "-m"]
@@ -71,16 +103,14 @@ def tried(python: str, extra: str, versions: str, tests: list[str]) -> tuple[str
         if subprocess.run([*inside, "pip", "install", "-q", *wanted], check=False).returncode:
             return f"{python} {versions} {extra}: cannot be installed", False
         listed = [*inside, "pip", "list", "--format=freeze"]
-        found = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-        known = [line for line in found.split() if line.partition("==")[0] in SHOWN]
+        names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+        known = [line for line in names.split() if line.partition("==")[0] in SHOWN]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        command = [*inside, "pytest", "-q", "-p", "no:cacheprovider", *tests]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        said = (done.stdout.strip().splitlines() or ["no tests"])[-1]
-        if done.returncode:
-            print(done.stdout)
+        command = [*inside, "pytest", "-q", "-p", "no:cacheprovider"]
+        found = [run([*command, *part], environment) for part in ([tests] if tests else usual)]
+    said, good = [line for line, _ in found], [passed for _, passed in found]
     told = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout.strip()
-    return f"{told} {versions} {extra} ({', '.join(known)}): {said}", not done.returncode
+    return f"{told} {versions} {extra} ({', '.join(known)}): {summed(said)}", all(good)
 
 
 def main() -> int:

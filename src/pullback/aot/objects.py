@@ -21,6 +21,7 @@ from typing import Any
 
 from pullback.aot.targets import Target, pretend
 
+_TOGETHER: int = 12  # entries that a process makes one after another
 _FAST: int = 1  # of zlib: bitcode is kept for minutes
 _OWN = Path(__file__).parent
 
@@ -82,7 +83,10 @@ def make(folder: Path, names: list[str], targets: list[Target], jobs: int) -> No
         if jobs > 1:
             pool = ProcessPoolExecutor(jobs, get_context("spawn"), pretend, (targets[0].machine,))
             held.enter_context(pool)
-            done = pool.map(made, names)
+            # Functions inside kernels are typed once for all kernels of a process: those of a
+            # module, which share many, take a quarter less if they stay together.
+            ordered = sorted(names, key=lambda name: (_module(name), *name.split()[1:], name))
+            done = pool.map(made, ordered, chunksize=_TOGETHER)
         for count, _ in enumerate(done, 1):
             if count % 50 == 0 or count == len(names):
                 told = f"{count} of {len(names)} entries for {targets[0].machine}"

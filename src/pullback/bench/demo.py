@@ -24,11 +24,17 @@ def rows(elements: tuple[ElementKind, ...] = (ElementKind.F32,)) -> list[Row]:
     ]
 
 
+_SOON_COMPILED = ("scan", "segment", "segment_gather", "simplex")
+
+
 def in_turns(todo: list[Row]) -> list[Row]:
     """The first op of every family, then the second of each: some rows of it stand for all. An op's
-    directions stay together."""
+    directions stay together; families whose kernels take few seconds to compile come first."""
     ops: dict[str, list[str]] = {}
     for row in todo:
         known = ops.setdefault(row.family, [])
         known += [row.op] * (row.op not in known)
-    return sorted(todo, key=lambda row: ops[row.family].index(row.op))
+    return sorted(
+        todo,
+        key=lambda row: (ops[row.family].index(row.op), row.family not in _SOON_COMPILED),
+    )
