@@ -3,7 +3,6 @@ processes joined by gloo, named axes of JAX on eight devices of one process."""
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -205,14 +204,6 @@ def test_loss_of_classes_in_parts(borders: list[int]) -> None:
     ranks = [function.bind((), {"x": part, **bad}) for part in _slices(x, borders)]
     with pytest.raises(pb.IndexOutOfRange, match=r"in \[0, 30\), got 99 at position 1"):
         run_slices(forms()["softmax_loss"], function, ranks)
-
-
-def test_windows_of_a_file_give_the_bits_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "examples" / "out_of_core.py"
-    runpy.run_path(str(path))["main"](rows=2, steps=100_000, window=9_000)
-    said = capsys.readouterr().out.splitlines()
-    assert all("12 windows, 0 of 200000 differ" in line for line in said[:3]), said
-    assert all(" 0 of " in line for line in said[3:]), said
 
 
 def test_a_kernel_says_what_it_takes_over_ranks() -> None:

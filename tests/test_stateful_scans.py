@@ -28,8 +28,10 @@ def a_plan(kind: Any, x: Any, axis: int, backend: Any = NUMBA, **options: Any) -
     return pb.ScanPlan.select(CPU, desc, pref)
 
 
-def run(plan: Any, x: Any, y: Any, state: Any, final: Any, indices: Any = None) -> None:
-    states = {"state": state, "final_state": final}
+def run(
+    plan: Any, x: Any, y: Any, state: Any, final: Any, indices: Any = None, **positions: Any
+) -> None:
+    states = {"state": state, "final_state": final, **positions}
     if isinstance(plan, pb.LinearScanPlan):
         args: Any = pb.LinearScanArgs(a=x, b=x, h=y, **states)
     else:
@@ -143,6 +145,60 @@ def test_positions_before_the_window_are_minus_one() -> None:
         assert final == 3
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_plan_without_results_leaves_the_same_state(kind: Any, dtype: Any) -> None:
+    x = np.random.default_rng(7).uniform(0.5, 1.5, (3, 29, 4)).astype(dtype)
+    for axis, reverse, exclusive in ((1, False, False), (2, True, True), (0, True, False)):
+        options = {"reverse": reverse, "exclusive": exclusive}
+        _, wanted = in_windows(kind, x, axis, (0, 1, 2, 2), **options)
+        for backend in (NUMBA, REFERENCE):
+            state, steps = np.empty_like(wanted), x.shape[axis]
+            cuts = [(0, 0), (0, 1), (1, 2), (2, 2), (2, steps)]
+            for number, (begin, end) in enumerate(cuts[::-1] if reverse else cuts):
+                part = x[(*[slice(None)] * axis, slice(begin, end))]
+                plan = a_plan(kind, part, axis, backend, results=False, **options)
+                run(plan, part, None, state if number else None, state)
+            if backend is NUMBA:
+                assert same_bits(state, wanted)
+            np.testing.assert_allclose(state, wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", [NUMBA, REFERENCE], ids=str)
+def test_positions_count_in_the_whole_sequence(dtype: Any, backend: Any) -> None:
+    x = np.random.default_rng(8).integers(-3, 4, (3, 40, 2)).astype(dtype)
+    x[1, 11], x[2, :9] = np.nan, -np.inf
+    for kind, axis, reverse, exclusive, ties in (
+        (pb.ScanKind.CUMMAX, 1, False, False, pb.TieRule.FIRST),
+        (pb.ScanKind.CUMMIN, 1, True, False, pb.TieRule.LAST),
+        (pb.ScanKind.CUMMAX, 0, True, True, pb.TieRule.FIRST),
+        (pb.ScanKind.CUMMIN, 2, False, True, pb.TieRule.LAST),
+    ):
+        own = np.ascontiguousarray(np.moveaxis(x, 1, axis))
+        options = {"reverse": reverse, "exclusive": exclusive, "ties": ties}
+        function = getattr(pb, kind.value)
+        values, wanted = function(own, axis, return_indices=True, **options)
+        last = function(own, axis, return_indices=True, reverse=reverse, ties=ties)[1]
+        for results in (True, False):
+            lines = np.delete(own.shape, axis)
+            state, positions = np.empty(lines), np.zeros((2, *lines), np.int64)
+            positions[1] = 40 if reverse else 0
+            cuts = [(0, 0), (0, 13), (13, 14), (14, 14), (14, 40)]
+            for number, (begin, end) in enumerate(cuts[::-1] if reverse else cuts):
+                at = (*[slice(None)] * axis, slice(begin, end))
+                y, indices = (np.empty(own[at].shape, t) for t in (dtype, np.int64))
+                plan = a_plan(kind, own[at], axis, backend, results=results, **options)
+                outs = (y, indices) if results else (None, None)
+                before = state if number else None
+                run(plan, own[at], outs[0], before, state, outs[1], positions=positions)
+                if results:
+                    assert same_bits(y, values[at])
+                    assert np.array_equal(indices, wanted[at])
+            assert np.array_equal(positions[0], np.take(last, 0 if reverse else -1, axis))
+            assert np.all(positions[1] == (0 if reverse else 40))
+
+
 def test_states_may_have_any_strides_and_stand_in_torch() -> None:
     torch = pytest.importorskip("torch")
     x = torch.arange(24, dtype=torch.float32).reshape(4, 6)
@@ -168,6 +224,12 @@ def test_a_state_excludes_what_it_stands_for() -> None:
             "only forward scans",
         ),
         (pb.ScanPlan, pb.ScanDescriptor(**{**kind, "stateful": 1}), "`stateful` must be True or"),
+        (pb.ScanPlan, pb.ScanDescriptor(**{**kind, "results": 0}), "`results` must be True or"),
+        (
+            pb.ScanPlan,
+            pb.ScanDescriptor(**{**kind, "stateful": False, "results": False}),
+            "`results` must be True where no state is left",
+        ),
     )
     for plan, desc, text in refused:
         with pytest.raises(pb.PullbackError, match=text):

@@ -25,14 +25,18 @@ SLICE: Final = 1 << 14  # elements that are copied at once
 # whether it is REVERSED; how many steps are copied AT_ONCE, of COLUMNS lines that are neighbours in
 # the staged shape; how many ROWS; where the LAYOUT words begin; the words with the addresses of the
 # state, of the one that is left and of the results, 0 if the scan sees to both states itself; what
-# is written where nothing was scanned (END).
+# is written where nothing was scanned (END); the words with the addresses of positions of states
+# and of indices, and how far the two positions of a line are APART.
 STEPS, LEADS, LATE, REVERSED, AT_ONCE, COLUMNS, ROWS, LAYOUT, STATE, FINAL, RESULTS, END = range(12)
-HEAD: Final = 12
+PLACES, INDICES, APART = range(12, 15)
+HEAD: Final = 15
 # Of a row: the word of the slot, its place in the workspace, its own address, whether it is WRITTEN
-# and holds positions, and the bits of what leads it, if that is not the state.
+# (SCANNED: but not copied back) and holds positions, and the bits of what leads it, if that is not
+# the state.
 SLOT, PLACE, TRUE, WRITTEN, INDEX, BY_STATE, FIRST, ROW = range(8)
+READ, GIVEN, SCANNED = range(3)
 # Tensors of the layout words.
-OF_STAGED, OF_STATE, OF_FINAL, OF_ROWS = range(4)
+OF_STAGED, OF_STATE, OF_FINAL, OF_PLACES, OF_ROWS = range(5)
 
 
 @inlined
@@ -98,7 +102,7 @@ def stateful_in(task, lo, hi):
         staged = offset(w, OF_STAGED, line) + ahead * by
         for number in range(_field(task, ROWS)):
             row, t = _row(task, number), OF_ROWS + number
-            if word(task, row + WRITTEN) != 0:
+            if word(task, row + WRITTEN) != READ:
                 continue
             p, q = pointer(task, row + TRUE), as_f64_pointer(word(task, word(task, row + SLOT)))
             here, to, far = offset(w, t, line), step(w, t), between(w, t)
@@ -117,7 +121,7 @@ def stateful_firsts(task, lo, hi):
     for line in range(lo, hi):
         for number in range(_field(task, ROWS)):
             row = _row(task, number)
-            if word(task, row + WRITTEN) == 0:
+            if word(task, row + WRITTEN) == READ:
                 q = as_f64_pointer(word(task, word(task, row + SLOT)))
                 first = real(task, row + FIRST)
                 if word(task, row + BY_STATE) != 0:
@@ -131,6 +135,33 @@ def _position(task, at):
     if _field(task, REVERSED) == 0:
         return at - _field(task, LEADS)
     return -1 if at == _field(task, STEPS) else at
+
+
+@inlined
+def _begins(task, places, where):
+    """Where this window begins in the whole sequence."""
+    begins = places[where + _field(task, APART)]
+    return begins - _field(task, STEPS) if _field(task, REVERSED) != 0 else begins
+
+
+@inlined
+def _in_sequence(task, w, line, found, some):
+    """A position as the whole sequence counts, if positions of states are given. A state that
+    stands for nothing is no rival of the first element, if `some` were scanned."""
+    address = word(task, _field(task, PLACES)) if _field(task, PLACES) != 0 else 0
+    if address == 0:
+        return found
+    places, where = as_i64_pointer(address), offset(w, OF_PLACES, line)
+    if found >= 0:
+        return found + _begins(task, places, where)
+    state = word(task, _field(task, STATE))
+    if state == 0 or places[where] >= 0:
+        return places[where] if state != 0 else -1
+    none = as_f64_pointer(state)[offset(w, OF_STATE, line)]
+    if some and none == real(task, word(task, EXTENSION) + END):
+        last = _field(task, STEPS) - 1 if _field(task, REVERSED) != 0 else 0
+        return last + _begins(task, places, where)
+    return -1
 
 
 @kernel
@@ -147,7 +178,7 @@ def stateful_out(task, lo, hi):
         staged = offset(w, OF_STAGED, line)
         for number in range(_field(task, ROWS)):
             row, t = _row(task, number), OF_ROWS + number
-            if word(task, row + WRITTEN) == 0:
+            if word(task, row + WRITTEN) != GIVEN:
                 continue
             source, target = word(task, word(task, row + SLOT)), word(task, row + TRUE)
             p, q = as_f64_pointer(source), pointer(task, row + TRUE)
@@ -159,6 +190,8 @@ def stateful_out(task, lo, hi):
                     if word(task, row + INDEX) != 0:
                         at = as_i64_pointer(source)[i + c * near] if scanned else 0
                         found = _position(task, at) if scanned else -1
+                        first = k == (_field(task, STEPS) - 1 if reverse else 0)
+                        found = _in_sequence(task, w, line + c, found, late == 0 or not first)
                         as_i64_pointer(target)[j + c * far] = found
                     else:
                         v = p[i + c * near] if scanned else last
@@ -177,3 +210,21 @@ def stateful_lasts(task, lo, hi):
         if extent > 0:
             v = results[offset(w, OF_STAGED, line) + at]
         final[offset(w, OF_FINAL, line)] = v
+
+
+@kernel
+def stateful_places(task, lo, hi):
+    """Where the extremum of each line stands, and where the next window begins."""
+    w, extent = words(task, _field(task, LAYOUT)), _field(task, STEPS) + _field(task, LEADS)
+    at = 0 if _field(task, REVERSED) != 0 else (extent - 1) * step(w, OF_STAGED)
+    indices = as_i64_pointer(word(task, _field(task, INDICES)))
+    places = as_i64_pointer(word(task, _field(task, PLACES)))
+    for line in range(lo, hi):
+        found, where = -1, offset(w, OF_PLACES, line)
+        if extent > 0:
+            found = _position(task, indices[offset(w, OF_STAGED, line) + at])
+        begins = _begins(task, places, where)
+        places[where] = _in_sequence(task, w, line, found, _field(task, STEPS) > 0)
+        if _field(task, REVERSED) == 0:
+            begins += _field(task, STEPS)
+        places[where + _field(task, APART)] = begins

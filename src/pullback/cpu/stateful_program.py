@@ -26,15 +26,15 @@ def stateful_program(
     desc: Any,
     plain: Callable[..., Program],
     tensors: Sequence[tuple[Staged, Any]],
-    state: Any,
-    final: Any,
+    given: Sequence[Any],
     *,
     own: bool,
     identity: float,
 ) -> Program:
     """`plain(desc, *views)` in f64. `tensors` are those of the first slots, None if not given; then
-    come initial, offsets and both states. `own`: the scan takes and leaves states itself."""
-    return _Builder(desc, tensors, state, final, own, identity).program(plain)
+    come initial, offsets and what is `given`: both states, and positions where scans have them.
+    `own`: the scan takes and leaves states itself."""
+    return _Builder(desc, tensors, given, own, identity).program(plain)
 
 
 class _Builder:
@@ -42,22 +42,26 @@ class _Builder:
         self,
         desc: Any,
         tensors: Sequence[tuple[Staged, Any]],
-        state: Any,
-        final: Any,
+        given: Sequence[Any],
         own: bool,
         identity: float,
     ) -> None:
         self.desc, self.tensors, self.own, self.identity = desc, tensors, own, identity
-        self.state, self.final = state, final
+        self.state, self.final, self.positions = (*given, None)[:3]
         self.extension = Extension.of(desc, own)
-        self.leads = int(state is not None and not own)
+        self.leads = int(self.state is not None and not own)
         self.places = staged_places(desc, [staged for staged, _ in tensors], own)
-        self.slots = len(tensors) + 4
+        self.states = len(tensors) + 2  # the slot of the first
+        self.slots = self.states + len(given)
         self.rows = [
             (slot, staged, view)
             for slot, (staged, view) in enumerate(tensors)
-            if staged.name in self.places and view is not None
+            if staged.name in self.places and (view is not None or self._scanned(staged))
         ]
+
+    def _scanned(self, staged: Staged) -> bool:
+        """Whether what is not given is scanned nevertheless, for the state or for its positions."""
+        return self.positions is not None if staged.index else staged.written
 
     def program(self, plain: Callable[..., Program]) -> Program:
         shape = staged_shape(self.extension, self.leads)
@@ -70,8 +74,8 @@ class _Builder:
         )
         staged = Strided(contiguous_strides(shape))
         views = [
-            None if view is None
-            else staged if role.name in self.places
+            staged if any(role is own for _, own, _ in self.rows)
+            else None if view is None
             else Strided(self._strides(view))
             for role, view in self.tensors
         ]  # fmt: skip
@@ -79,8 +83,8 @@ class _Builder:
         found = plain(desc, *views, edges=edges) if self.own else plain(desc, *views)
         own = list(found.words[1 + MOST_TENSORS - len(views) :])
         if self.own:
-            for place, given, slot in ((INITIAL, self.state, 2), (FINAL, self.final, 1)):
-                word = TENSORS + self.slots - slot
+            for place, given, slot in ((INITIAL, self.state, 0), (FINAL, self.final, 1)):
+                word = TENSORS + self.states + slot
                 own[place - FIRST_WORD] = 0 if given is None else word
         pad = (0,) * (MOST_TENSORS - self.slots)
         if not self.rows:
@@ -111,9 +115,13 @@ class _Builder:
         return phases
 
     def _after(self) -> list[Phase]:
-        phases = [self._copies(at.stateful_out)]
+        phases = []
+        if any(view is not None and staged.written for _, staged, view in self.rows):
+            phases.append(self._copies(at.stateful_out))
         if not self.own:
             phases.append(Phase(at.stateful_lasts, self.extension.lines, SMALL, **_ANY))
+        if self.positions is not None:
+            phases.append(Phase(at.stateful_places, self.extension.lines, SMALL, **_ANY))
         return phases
 
     def _copies(self, kernel: Any) -> Phase:
@@ -129,8 +137,10 @@ class _Builder:
     def _loops(self, staged: Strides) -> AxisLoops:
         axis = self.extension.axis
         none = (0,) * len(staged)
-        edges = [self._edge(view) or none for view in (self.state, self.final)]
-        strides = [staged, *edges, *(self._strides(view) for _, _, view in self.rows)]
+        places = None if self.positions is None else Strided(self.positions.strides[1:])
+        edges = [self._edge(view) or none for view in (self.state, self.final, places)]
+        rows = (none if view is None else self._strides(view) for _, _, view in self.rows)
+        strides = [staged, *edges, *rows]
         rest = merge(self.extension.rest, [s[:axis] + s[axis + 1 :] for s in strides])
         return AxisLoops(self.extension.steps, tuple(s[axis] for s in strides), rest, False)
 
@@ -157,12 +167,20 @@ class _Builder:
             at.COLUMNS: columns,
             at.ROWS: len(self.rows),
             at.LAYOUT: position + at.HEAD + len(rows),
-            at.STATE: TENSORS + self.slots - 2,
-            at.FINAL: TENSORS + self.slots - 1,
+            at.STATE: TENSORS + self.states,
+            at.FINAL: TENSORS + self.states + 1,
             at.RESULTS: results,
             at.END: bits_of(self.identity),
+            at.PLACES: TENSORS + self.states + 2 if self.positions is not None else 0,
+            at.INDICES: next((TENSORS + slot for slot, role, _ in self.rows if role.index), 0),
+            at.APART: self.positions.strides[0] if self.positions is not None else 0,
         }
         return [*head.values(), *rows, *axis_words(self._loops(staged))]
+
+    def _use(self, staged: Staged, view: Any) -> int:
+        if not staged.written:
+            return at.READ
+        return at.SCANNED if view is None else at.GIVEN
 
     def _row(self, slot: int, staged: Staged, view: Any) -> list[int]:
         first = staged.first
@@ -170,7 +188,7 @@ class _Builder:
             at.SLOT: TENSORS + slot,
             at.PLACE: self.places[staged.name],
             at.TRUE: 0,
-            at.WRITTEN: int(staged.written),
+            at.WRITTEN: self._use(staged, view),
             at.INDEX: int(staged.index),
             at.BY_STATE: int(first is None),
             at.FIRST: bits_of(first or 0.0),

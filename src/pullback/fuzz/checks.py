@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,12 @@ from pullback.fuzz.forms import Mismatch, Outcome, expect_same, outcome
 from pullback.fuzz.layout import Layout, place
 from pullback.fuzz.memory import Memory
 from pullback.fuzz.trial import Trial
-from pullback.plan.stream import Stream, Workspace
-from pullback.tensor.view import TensorRef
+from pullback.fuzz.windows import given_array, scratch, windows
+from pullback.plan.stream import Stream
 from pullback.verify.laws import LawBroken, compare
 
 Check = Callable[[Trial, Outcome, Memory], None]
 _MEMORY = Memory()
-_ALIGNED = 64  # bytes, of a workspace
 
 
 def run(trial: Trial) -> list[str]:
@@ -258,12 +256,12 @@ def plan(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
         return False
     chosen = call.plan.select(Stream.cpu(), call.descriptor)
     slots = {slot.name: slot for slot in chosen.record.slots}
-    tensors = {k: _given(call.tensors.get(k)) for k, s in slots.items() if not s.part_of}
+    tensors = {k: given_array(call.tensors.get(k)) for k, s in slots.items() if not s.part_of}
     kept = dict(zip(call.returns, _outs_of(call, laid, slots, memory), strict=True))
     mine = forms.updated(call)
     tensors.update({k: v for k, v in kept.items() if k not in mine})
     args = getattr(pullback, f"{chosen.record.name}Args")(**tensors)
-    workspace = _workspace(chosen, memory)
+    workspace = scratch(chosen, memory)
     for _ in range(2):
         laid.refill()
         chosen.run(Stream.cpu(), workspace, args)
@@ -272,52 +270,6 @@ def plan(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
         got = Outcome(tuple(call.as_result(k, np.array(part)) for k, part in found.items()))
         expect_same("plan", got, want)
     return None
-
-
-def windows(trial: Trial, want: Outcome, memory: Memory) -> bool | None:
-    """A plan that carries a state from one part of the axis to the next: within the error of the
-    whole. Positions count from the start of a window, and are not compared."""
-    call = forms.planned(trial, {k: v.copy() for k, v in trial.arrays.items()} | trial.options)
-    if trial.mistake or want.error is not None or call is None:
-        return False
-    whole = forms.carrying_state(call)
-    if whole is None or not whole.input_shape:
-        return False
-    axis, shape = whole.scan_axis, whole.input_shape
-    tensors = {k: _given(v) for k, v in call.tensors.items() if v is not None}
-    if not all(isinstance(v, np.ndarray) and v.shape == shape for v in tensors.values()):
-        return False
-    for name, spec in zip(call.returns, call.specs, strict=True):
-        tensors[name] = place(memory, shape, spec.element.dtype, Layout.plain(len(shape)))[1]
-    lines = shape[:axis] + shape[axis + 1 :]
-    state = place(memory, lines, np.float64, Layout.plain(len(lines)))[1]
-    # The first to run has a step: one from a state takes its factor, the very first does not.
-    cut = shape[axis] // 3 if whole.reverse else -(-shape[axis] // 3)
-    first, second = slice(0, cut), slice(cut, shape[axis])
-    at = (slice(None),) * axis
-    for number, window in enumerate((second, first) if whole.reverse else (first, second)):
-        parts = {k: v[(*at, window)] for k, v in tensors.items()}
-        steps = window.stop - window.start
-        descriptor = replace(whole, input_shape=(*shape[:axis], steps, *shape[axis + 1 :]))
-        chosen = call.plan.select(Stream.cpu(), descriptor)
-        carried = {"state": state if number else None, "final_state": state}
-        args = getattr(pullback, f"{chosen.record.name}Args")(**parts, **carried)
-        chosen.run(Stream.cpu(), _workspace(chosen, memory), args)
-    found = call.as_result(call.returns[0], tensors[call.returns[0]])
-    try:
-        compare(trial.subject, trial.arguments, (found, *want.results[1:]))
-    except LawBroken as broken:
-        raise Mismatch("windows", str(broken).partition(": ")[2]) from None
-    return None
-
-
-def _given(view: Any) -> Any:
-    """The array itself where the plan takes it in its own shape."""
-    array = getattr(view, "array", None)
-    if array is None or view.offset:
-        return view
-    own = TensorRef(array)
-    return array if (view.shape, view.strides) == (own.shape, own.strides) else view
 
 
 def _outs_of(call: Any, laid: Laid, slots: dict[str, Any], memory: Memory) -> list[Any]:
@@ -332,17 +284,6 @@ def _outs_of(call: Any, laid: Laid, slots: dict[str, Any], memory: Memory) -> li
             how = Layout.plain(len(shape))
             found.append(place(memory, shape, spec.element.dtype, how)[1])
     return found
-
-
-def _workspace(chosen: Any, memory: Memory) -> Workspace:
-    """Exactly as much scratch memory as is asked for, up to a forbidden page."""
-    size = chosen.workspace_size
-    if not size:
-        return Workspace.NONE
-    buffer = -(-size // _ALIGNED) * _ALIGNED
-    data = memory.take(buffer, 0xFF)
-    start = data.size - buffer
-    return Workspace.of(data[start : start + size])
 
 
 CHECKS: dict[str, Callable[[Trial, Outcome, Memory], bool | None]] = {

@@ -196,3 +196,35 @@ def last_of(results: Array, desc: Any, state: Array | None, identity: float) -> 
         return np.asarray(np.take(results.reshape(shape), 0 if desc.reverse else -1, axis))
     rest = shape[:axis] + shape[axis + 1 :]
     return np.full(rest, identity) if state is None else np.array(state)
+
+
+def in_sequence(
+    desc: Any,
+    positions: Array,
+    state: Array | None,
+    identity: float,
+    indices: Array,
+    inclusive: Array,
+) -> tuple[Array, Array]:
+    """Indices of a window as the whole sequence counts, and positions after the window. A state
+    that stands for nothing is no rival of the first element."""
+    axis, shape = desc.scan_axis, desc.input_shape or (1,)
+    steps = shape[axis]
+    begin = positions[1] - steps if desc.reverse else positions[1]
+    held = np.full_like(positions[0], -1) if state is None else positions[0]
+
+    none = np.zeros(held.shape, bool) if state is None else (held < 0) & (state == identity)
+    order = np.arange(steps)[::-1] if desc.reverse else np.arange(steps)
+    order = order.reshape(-1, *(1,) * (len(shape) - 1 - axis))
+
+    def counted(found: Array, late: int) -> Array:
+        """`late`: a result knows of elements before its own only."""
+        first = np.expand_dims(none, axis) & (found.reshape(shape) < 0) & (order >= late)
+        found = np.where(first, steps - 1 if desc.reverse else 0, found.reshape(shape))
+        shifted = found + np.expand_dims(begin, axis)
+        return np.where(found < 0, np.expand_dims(held, axis), shifted)
+
+    last = np.take(counted(inclusive, 0), 0 if desc.reverse else -1, axis) if steps else held
+    after = begin if desc.reverse else begin + steps
+    found = counted(indices, int(desc.exclusive)).reshape(indices.shape)
+    return found, np.stack([last, after])

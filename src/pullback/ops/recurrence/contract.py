@@ -46,7 +46,13 @@ from pullback.contract.record import (
     check_flag,
     check_shape,
 )
-from pullback.contract.state import FINAL_STATE, STATE, check_stateful, state_bytes
+from pullback.contract.state import (
+    FINAL_STATE,
+    STATE,
+    check_stateful,
+    gives_results,
+    state_bytes,
+)
 from pullback.ops.recurrence import oracle
 from pullback.ops.scan_oracle import last_of
 from pullback.plan.plan import Plan
@@ -61,7 +67,8 @@ class RecurrenceKind(Enum):
 @dataclass(frozen=True, kw_only=True)
 class LinearScanDescriptor:
     """A linear recurrence along one axis. `a_shape` is that of the factors, None if they have the
-    shape of the input. A `stateful` plan takes a state and leaves one."""
+    shape of the input. A `stateful` plan takes a state and leaves one; without `results` that is
+    all it does."""
 
     input_shape: tuple[int, ...]
     scan_axis: int
@@ -72,6 +79,7 @@ class LinearScanDescriptor:
     initial_shape: tuple[int, ...] | None = None
     num_pieces: int | None = None
     stateful: bool = False
+    results: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +94,7 @@ class LinearScanArgs:
 
     a: Any
     b: Any
-    h: Any
+    h: Any = None
     initial: Any = None
     offsets: Any = None
     state: Any = None
@@ -183,11 +191,10 @@ def _reference(
     desc: LinearScanDescriptor,
     a: Any,
     b: Any,
-    h: Any,
     initial: Any = None,
     offsets: Any = None,
     state: Any = None,
-    final_state: Any = None,
+    **_: Any,
 ) -> dict[str, Any]:
     options = _options(desc, initial if state is None else state, offsets)
     found = {"h": oracle.linear_scan(a, b, **options)}
@@ -223,7 +230,7 @@ class LinearScanPlan(Plan[LinearScanDescriptor, LinearScanArgs]):
         slots=(
             Slot("a", _factors),
             Slot("b", _shape),
-            Slot("h", _shape, Role.OUT, in_place_of=("a", "b")),
+            Slot("h", _shape, Role.OUT, used=gives_results, in_place_of=("a", "b")),
             INITIAL_VALUE,
             OFFSETS,
             STATE,

@@ -289,7 +289,8 @@ def forward(
 ) -> Program:
     tensors = list(zip(STAGED, (a, b, h), strict=True))
     if desc.stateful:
-        return stateful_program(desc, _forward, tensors, state, final_state, own=True, identity=0.0)
+        given = state, final_state
+        return stateful_program(desc, _forward, tensors, given, own=True, identity=0.0)
     own = desc.num_pieces is None
     found = extended_program(desc, _forward, tensors, initial, offsets, own=own)
     return with_slots(found, 5, 7)

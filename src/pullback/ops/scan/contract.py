@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from pullback.contract import state as carried
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import Unsupported
 from pullback.contract.extension import (
@@ -57,10 +58,9 @@ from pullback.contract.record import (
     check_option,
     check_shape,
 )
-from pullback.contract.state import FINAL_STATE, STATE, check_stateful, state_bytes
 from pullback.ops.scan import oracle
 from pullback.ops.scan.recomputed import CHUNKS, Kept, of_blocks
-from pullback.ops.scan_oracle import last_of
+from pullback.ops.scan_oracle import in_sequence, last_of
 from pullback.plan.plan import Plan
 
 EXTREMA = (ScanKind.CUMMAX, ScanKind.CUMMIN)
@@ -73,7 +73,7 @@ class ScanDescriptor:
     """A forward scan. `ties` decides which of equal extrema cummax and cummin report. An initial
     value has `initial_shape`, which broadcasts to the input's without the axis, or, where offsets
     are given, with `num_pieces` in place of the axis; there is one offset more than pieces. A
-    `stateful` plan takes a state and leaves one."""
+    `stateful` plan takes a state and leaves one; without `results` that is all it does."""
 
     kind: ScanKind
     input_shape: tuple[int, ...]
@@ -85,6 +85,7 @@ class ScanDescriptor:
     initial_shape: tuple[int, ...] | None = None
     num_pieces: int | None = None
     stateful: bool = False
+    results: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +97,17 @@ class ScanBackwardDescriptor(ScanDescriptor):
 class ScanArgs:
     """`indices`, optional: for cummax and cummin, the position of each running extremum. `state`,
     float64 without the axis, is what a stateful scan starts from, None at the beginning;
-    `final_state` is written, and may be the same memory."""
+    `final_state` is written, and may be the same memory. `positions`, optional, makes indices count
+    in the whole sequence, and is brought up to date (contract/state)."""
 
     x: Any
-    y: Any
+    y: Any = None
     indices: Any = None
     initial: Any = None
     offsets: Any = None
     state: Any = None
     final_state: Any = None
+    positions: Any = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -145,13 +148,13 @@ def _validate(desc: ScanDescriptor, op: str) -> None:
 def _validate_forward(desc: ScanDescriptor) -> None:
     op = getattr(desc.kind, "value", "scan")
     _validate(desc, op)
-    check_stateful(op, desc)
+    carried.check_stateful(op, desc)
 
 
 def _validate_backward(desc: ScanDescriptor) -> None:
     op = f"{getattr(desc.kind, 'value', 'scan')}_backward"
     _validate(desc, op)
-    check_stateful(op, desc, backward=True)
+    carried.check_stateful(op, desc, backward=True)
 
 
 def _shape(desc: ScanDescriptor) -> tuple[int, ...]:
@@ -246,7 +249,7 @@ def _workspace(desc: ScanDescriptor) -> int:
     extension, tensors = extension_of(desc), staged(desc)
     used = tensors if desc.kind in EXTREMA else tensors[:2]
     if desc.stateful:
-        return state_bytes(desc, used, carries(desc))
+        return carried.state_bytes(desc, used, carries(desc))
     return arena(extension, used, desc.element.itemsize)[TOTAL]
 
 
@@ -272,12 +275,11 @@ def _options(desc: ScanDescriptor, initial: Any, offsets: Any) -> dict[str, Any]
 def _reference(
     desc: ScanDescriptor,
     x: Any,
-    y: Any,
-    indices: Any = None,
     initial: Any = None,
     offsets: Any = None,
     state: Any = None,
-    final_state: Any = None,
+    positions: Any = None,
+    **_: Any,
 ) -> dict[str, Any]:
     options = _options(desc, initial if state is None else state, offsets)
     scan, found = getattr(oracle, desc.kind.value), {}
@@ -287,19 +289,22 @@ def _reference(
     if desc.kind not in EXTREMA:
         return {"y": scan(x, **options), **found}
     options.update(ties=desc.ties.value, return_indices=True)
-    values, positions = scan(x, **options)
-    return {"y": values, "indices": positions, **found}
+    values, indices = scan(x, **options)
+    if positions is not None:
+        _, inclusive = scan(x, **{**options, "exclusive": False})
+        none = IDENTITY[desc.kind]
+        indices, found["positions"] = in_sequence(desc, positions, state, none, indices, inclusive)
+    return {"y": values, "indices": indices, **found}
 
 
 def _reference_backward(
     desc: ScanDescriptor,
     dy: Any,
-    dx: Any,
     x: Any = None,
     y: Any = None,
     initial: Any = None,
     offsets: Any = None,
-    d_initial: Any = None,
+    **_: Any,
 ) -> dict[str, Any]:
     options = _options(desc, initial, offsets)
     saved = [array for array, kinds in ((x, NEEDS_X), (y, NEEDS_Y)) if desc.kind in kinds]
@@ -321,19 +326,20 @@ class ScanPlan(Plan[ScanDescriptor, ScanArgs]):
         descriptor=ScanDescriptor,
         slots=(
             Slot("x", _shape),
-            Slot("y", _shape, Role.OUT, in_place_of=("x",)),
+            Slot("y", _shape, Role.OUT, used=carried.gives_results, in_place_of=("x",)),
             Slot(
                 "indices",
                 _shape,
                 Role.OUT,
                 holds=(ElementKind.I64,),
                 needed=lambda _: False,
-                used=lambda desc: desc.kind in EXTREMA,
+                used=lambda desc: desc.kind in EXTREMA and desc.results,
             ),
             INITIAL_VALUE,
             OFFSETS,
-            STATE,
-            FINAL_STATE,
+            carried.STATE,
+            carried.FINAL_STATE,
+            carried.positions(lambda desc: desc.kind in EXTREMA),
         ),
         kind=lambda desc: desc.kind,
         op=_op,

@@ -108,18 +108,18 @@ def forward(
     offsets: Any,
     state: Any,
     final_state: Any,
+    positions: Any,
 ) -> Program:
     extension = extension_of(desc)
     tensors = list(zip(staged(desc), (x, y, indices), strict=True))
     if desc.stateful:
         own, identity = carries(desc), IDENTITY[desc.kind]
-        return stateful_program(
-            desc, _forward, tensors, state, final_state, own=own, identity=identity
-        )
+        given = state, final_state, positions
+        return stateful_program(desc, _forward, tensors, given, own=own, identity=identity)
     if extension.is_plain:
-        return with_slots(_forward(desc, x, y, indices), 3, 7)
+        return with_slots(_forward(desc, x, y, indices), 3, 8)
     found = extended_program(desc, _forward, tensors, initial, offsets, own=extension.own)
-    return with_slots(found, 5, 7)
+    return with_slots(found, 5, 8)
 
 
 def backward(
