@@ -5,7 +5,7 @@ each(f, c, v)           f(c, v0), f(c, v1), ...
 both(f, u, v)           f(u0, v0), f(u1, v1), ...
 passed_on(combine, p, state, total, walk)
                         what enters the block of each lane, and the state after all of them
-step_numbers(p, first, v, walk)         the number of each lane's first step
+step_numbers(p, first, v, walk)         the number of each lane's first step, as int64
 """
 
 from llvmlite import ir
@@ -118,8 +118,10 @@ def passed_on(combine, p, state, total, walk):
 
 
 @op
-def step_numbers(p: Pointer, first: types.Integer, v: Vec, walk: Lane):
+def step_numbers(p: Pointer, first: object, v: Vec, walk: Lane):
     numbers = Vec(types.int64, v.n)
+    if isinstance(first, Vec):
+        return numbers(p, first, v, walk), lambda b, _p, first_, *_: b.sext(first_, numbers.llvm)
     order = lane_order(size_of(p), v.n)
     apart = steps_of_block(p) if walk.literal_value == ALONG else 0
 

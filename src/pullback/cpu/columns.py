@@ -6,6 +6,8 @@ from the element size and is part of the bits; W is not. Three walks place the l
     ALONG    lane l is block l of one line: W rows of B steps, one after the other in memory
     LINES    lane l is line l: W rows of B steps, a line apart
     ACROSS   lane l is line l and lines are neighbours in memory: B rows of W lines
+    APART    lane l is in a piece of its own of one line: W rows of B steps. k and left are Vecs of
+             int32, c is the last place from which whole rows are inside the line
 
 The rows of ALONG and LINES are transposed in registers. Two steps of 16 bits are transposed as one
 word and split afterwards. A *cursor* is (pointer, index of step 0 of line 0, step along the line,
@@ -23,6 +25,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from pullback.cpu.apart import all_inside, cut, registers_apart, store_apart
 from pullback.cpu.emit import (
     I32,
     I64,
@@ -36,7 +39,7 @@ from pullback.cpu.emit import (
     shuffle,
 )
 from pullback.cpu.memory import decoded, encoded
-from pullback.cpu.tile_rows import ACROSS, ALONG, Rows, packed, size_of, steps_of_block
+from pullback.cpu.tile_rows import ACROSS, ALONG, APART, Rows, packed, size_of, steps_of_block
 from pullback.cpu.tiles import Pointer, literal
 from pullback.cpu.transfer import asked_for, block_at, either, lane_bytes, masked_store
 from pullback.cpu.transpose import SIDE, columns_of_rows, rows_of_columns
@@ -130,10 +133,16 @@ def _registers(rows: Rows, places, kind, count, neutral) -> list[ir.Value]:
         all_ = whole()
     else:
         all_ = either(b, b.icmp_signed(">=", count, I64(rows.B)), whole, masked)
-    return [b.extract_value(all_, r) for r in range(len(places))]
+    return _unpacked(b, all_)
 
 
-def _loaded(rows: Rows, dtype: types.Type, unordered: bool, count, neutral) -> list[ir.Value]:
+def _unpacked(b, values) -> list[ir.Value]:
+    return [b.extract_value(values, r) for r in range(values.type.count)]
+
+
+def _loaded(
+    rows: Rows, dtype: types.Type, unordered: bool, count, neutral, inside=None
+) -> list[ir.Value]:
     b, p = rows.b, rows.p
     if rows.walk == ACROSS:
         kind = ir.VectorType(LLVM_ELEMENT[p.dtype], rows.W)
@@ -142,7 +151,10 @@ def _loaded(rows: Rows, dtype: types.Type, unordered: bool, count, neutral) -> l
     words: list[ir.Value] = []
     for places, width in rows.groups():
         kind = ir.VectorType(rows.word, width)
-        registers = _registers(rows, places, kind, count, neutral)
+        if inside is None:
+            registers = _registers(rows, places, kind, count, neutral)
+        else:
+            registers = _unpacked(b, registers_apart(rows, places, kind, count, inside))
         as_they_are = unordered and width == rows.W and len(registers) == SIDE
         words += registers if as_they_are else columns_of_rows(b, registers)
     words = words if unordered else rows.placed(words, True)
@@ -150,7 +162,8 @@ def _loaded(rows: Rows, dtype: types.Type, unordered: bool, count, neutral) -> l
         columns = [v for w in words for v in _split(b, p, w, dtype)]
     else:
         columns = [decoded(b, p, w, dtype) for w in words]
-    return columns if unordered else rows.in_walk_order(columns)
+    columns = columns if unordered else rows.in_walk_order(columns)
+    return columns if inside is None else cut(b, columns, count, neutral)
 
 
 def _split(b, p, words, dtype):
@@ -164,6 +177,10 @@ def _split(b, p, words, dtype):
     return [shuffle(b, both, both, range(k, k + n)) for k in (0, n)]
 
 
+def _number(t: object) -> types.Type:
+    return t if isinstance(t, Vec) else types.int64
+
+
 def loads(
     neutral: tuple[float, ...], ahead: tuple[int, ...], alike: tuple[int, ...] = ()
 ) -> Callable:
@@ -173,9 +190,9 @@ def loads(
 
     def load_tile(
         cursors: types.BaseTuple,
-        k: types.Integer,
+        k: object,
         c: types.Integer,
-        left: types.Integer,
+        left: object,
         like: Vec,
         walk: Lane,
         back: types.Integer,
@@ -187,20 +204,26 @@ def loads(
         anyhow = bool(unordered.literal_value) and walk.literal_value == ALONG
 
         def emit(b, cursors_, k_, c_, left_, _like, _walk, back_, _unordered):
-            tiles = []
+            tiles, inside = [], None
+            if walk.literal_value == APART:
+                inside = all_inside(b, k_, c_)
             for t, cursor in enumerate(cursors):
                 own, column = b.extract_value(cursors_, t), c_
                 if t in alike and walk.literal_value == ACROSS:
                     column = b.mul(c_, b.extract_value(own, 3))
+                if walk.literal_value == APART:  # -1, or 0 of an input that stands still
+                    moves = b.icmp_signed("!=", b.extract_value(own, 2), I64(0))
+                    column = b.sext(moves, I64) if t in alike else I64(-1)
                 rows = Rows(
                     b, cursor[0], own, (k_, column), like.n, B, walk.literal_value, back_, main
                 )
-                count = b.sub(left_, I64(ahead[t]))
-                tiles.append(packed(b, _loaded(rows, like.dtype, anyhow, count, neutral[t])))
+                count = b.sub(left_, constant(left_.type, ahead[t]))
+                columns = _loaded(rows, like.dtype, anyhow, count, neutral[t], inside)
+                tiles.append(packed(b, columns))
             return packed(b, tiles)
 
         tiles = types.UniTuple(tile, len(cursors))
-        numbers = [types.int64] * 3
+        numbers = _number(k), types.int64, _number(left)
         return tiles(cursors, *numbers, like, walk, types.int64, unordered), emit
 
     return op(load_tile)
@@ -286,6 +309,10 @@ def _stored(rows: Rows, columns, dtype, count, streaming, mode) -> None:
     def plainly():
         in_pieces_of(0)
 
+    if rows.walk == APART:
+        store_apart(rows, registers, count)
+        return
+
     def all_of_them():
         if registers[0][1].type.count * lane_bytes(registers[0][1].type) % nbytes:
             plainly()
@@ -308,9 +335,9 @@ def masks_rows(p: Pointer):
 def store_tile(
     p: Pointer,
     cursors: types.BaseTuple,
-    k: types.Integer,
+    k: object,
     c: types.Integer,
-    left: types.Integer,
+    left: object,
     values: types.BaseTuple,
     streaming: types.Boolean,
     mode: Lane,
@@ -322,13 +349,14 @@ def store_tile(
     def emit(b, _p, cursors_, k_, c_, left_, values_, streaming_, _mode, _walk, back_):
         for t, cursor in enumerate(cursors):
             tile = values[t]
+            column = I64(-1) if walk.literal_value == APART else c_
             rows = Rows(
-                b, cursor[0], b.extract_value(cursors_, t), (k_, c_), tile[0].n, len(tile),
+                b, cursor[0], b.extract_value(cursors_, t), (k_, column), tile[0].n, len(tile),
                 walk.literal_value, back_, p,
             )  # fmt: skip
             columns = [b.extract_value(values_, [t, s]) for s in range(len(tile))]
             _stored(rows, columns, tile[0].dtype, left_, streaming_, mode.literal_value)
 
-    numbers = [types.int64] * 3
+    numbers = _number(k), types.int64, _number(left)
     sig = types.void(p, cursors, *numbers, values, types.boolean, mode, walk, types.int64)
     return sig, emit

@@ -62,6 +62,35 @@ def _next_sum(task, at):
     return at + 5 + 3 * kept + 2 * word(task, at + 4 + kept)
 
 
+@inlined
+def _taken(borders, offsets, by, last, n):
+    """Whether the borders, which are copied, go from 0 to n and never back."""
+    if by == 1:
+        for p in range(last + 1):
+            borders[p] = np.int64(offsets[p])
+    else:
+        for p in range(last + 1):
+            borders[p] = np.int64(offsets[p * by])
+    wrong = 0  # negative if any of these is
+    for p in range(last):
+        wrong |= (borders[p + 1] - borders[p]) | borders[p] | (n - borders[p])
+    return wrong >= 0 and borders[0] == 0 and borders[last] == n
+
+
+@inlined
+def _report(task, borders, last, n):
+    """The first border that is wrong."""
+    before = 0
+    for p in range(last + 1):
+        at = borders[p]
+        if at < before or at > n or (p == 0 and at != 0) or (p == last and at != n):
+            set_word(task, DETAIL, p)
+            set_word(task, DETAIL + 1, at)
+            set_word(task, STATUS, BAD_OFFSETS)
+            return
+        before = at
+
+
 @kernel
 def extended_begin(task, lo, hi):
     """Check the offsets; let staged tensors point to the workspace."""
@@ -69,16 +98,10 @@ def extended_begin(task, lo, hi):
     if field(task, BORDERS) >= 0:
         borders = as_i64_pointer(base + field(task, BORDERS))
         offsets, by = index_pointer(task, field(task, OFFSETS)), field(task, OFFSETS_STEP)
-        before, last, n = 0, field(task, PIECES), field(task, STEPS)
-        for p in range(last + 1):
-            at = np.int64(offsets[p * by])
-            if at < before or at > n or (p == 0 and at != 0) or (p == last and at != n):
-                set_word(task, DETAIL, p)
-                set_word(task, DETAIL + 1, at)
-                set_word(task, STATUS, BAD_OFFSETS)
-                return
-            borders[p] = at
-            before = at
+        last, n = field(task, PIECES), field(task, STEPS)
+        if not _taken(borders, offsets, by, last, n):
+            _report(task, borders, last, n)
+            return
     at = field(task, SUM_WORDS)
     for _ in range(field(task, SUMS)):
         set_word(task, at, base + word(task, at))

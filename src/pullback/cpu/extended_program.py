@@ -130,7 +130,7 @@ class _Builder:
             own[FINAL - FIRST_WORD] = position + at.GRADIENT
         phases, axis, walked = found.phases, 0, 0
         if extension.pieces is not None:
-            phases, axis, walked = self._piecewise(found, own, position + at.PLAIN)
+            phases, axis, walked = self._piecewise(found, own, position)
         words = self._words(position, axis, walked, back)
         block = position + len(words)
         words[at.LENGTH] = block
@@ -144,7 +144,7 @@ class _Builder:
     # --- phases ----------------------------------------------------------------------------------
 
     def _piecewise(
-        self, found: Program, own: Sequence[int], into: int
+        self, found: Program, own: Sequence[int], position: int
     ) -> tuple[tuple[Phase, ...], int, int]:
         (phase,) = found.phases
         axis = found.axis
@@ -154,8 +154,14 @@ class _Builder:
         items = phase.count * pieces
         size = prod(self.extension.staged) * self.desc.element.itemsize * len(self.tensors)
         grain = grain_for(size // max(items, 1))
-        plain = Callee(phase.kernel, 0, 1, phase.element, phase.index, into)
-        return (plain, Phase(at.run_pieces, items, grain, **_ANY)), axis, walked
+        called = [(phase.kernel, at.PLAIN)]
+        if found.together is not None:
+            called.append((found.together, at.TOGETHER))
+        callees = [
+            Callee(kernel, 0, 1, phase.element, phase.index, position + into)
+            for kernel, into in called
+        ]
+        return (*callees, Phase(at.run_pieces, items, grain, **_ANY)), axis, walked
 
     def _before(self) -> tuple[Phase, ...]:
         index = ElementKind.I64 if self.offsets is None else self.offsets.element

@@ -11,7 +11,7 @@ from pullback.cpu.atomics import call_kernel
 from pullback.cpu.block import WORKSPACE
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, word
-from pullback.cpu.memory import as_i64_pointer
+from pullback.cpu.memory import advance, as_i64_pointer
 from pullback.cpu.scan_words import EXTENSION
 from pullback.cpu.words import address_of, stack_words
 
@@ -22,12 +22,21 @@ from pullback.cpu.words import address_of, stack_words
 # how many steps of all lines (KEPT_BYTES, KEPT_STEPS); staged tensors (ROWS); their LAYOUT words;
 # the slot of the initial value, that of its gradient or, in the workspace, its place; how many sums
 # there are, and their words; how many steps are copied AT_ONCE, of COLUMNS lines that are
-# neighbours in the staged shape; the address of the kernel of the PLAIN scan.
-_NAMED: Final = 24
+# neighbours in the staged shape; the address of the kernel of the PLAIN scan, and of the one that
+# takes short pieces TOGETHER, or 0. What that is given: the address of the borders of its pieces,
+# in the order of the walk, and how many pieces there are; how many steps fewer than up to the next
+# each has, and how many are left out before it.
+_NAMED: Final = 29
 LENGTH, PIECES, STEPS, MORE, REVERSED, BACK, BORDERS, OFFSETS, OFFSETS_STEP, AXIS_AT = range(10)
 WALKED, INNER, KEPT_BYTES, KEPT_STEPS, ROWS, LAYOUT, INITIAL, GRADIENT = range(10, 18)
-GRADIENT_AT, SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN = range(18, _NAMED)
+GRADIENT_AT, SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN, TOGETHER = range(18, 25)
+RUN_BORDERS, RUN_PIECES, RUN_LESS, RUN_LATE = range(25, _NAMED)
 HEAD: Final = _NAMED
+LONG: Final = 512  # steps of a piece that goes by itself
+# Pieces that go together. Not a power of two: lanes would share the sets of the first cache.
+AT_MOST: Final = 800
+BLOCK: Final = 64  # pieces that are looked at at once
+WORTH: Final = 16  # steps that take about as long in a lane as a call
 
 
 @inlined
@@ -51,33 +60,92 @@ def piece_of(task, p):
     return begin, end, begin + max(more, 0) * p, max(end - begin + more, 0)
 
 
+@inlined
+def _staged_begin(borders, more, p):
+    """Where a piece begins in the staged shape."""
+    return borders[p] + max(more, 0) * p
+
+
+@inlined
+def _run_of(borders, more, first, pieces, ends):
+    """How many short pieces there are from the first on, at most so many; where each begins after
+    it, and the last ends, goes to `ends`. None where one of them would leave most lanes idle."""
+    before, apart = _staged_begin(borders, more, first), max(more, 0)
+    run, longest = 0, 0
+    ends[0] = 0
+    while run < pieces:
+        some = min(BLOCK, pieces - run)
+        at, most = advance(borders, first + run), 0
+        for k in range(some):
+            ends[run + k + 1] = at[k + 1] + apart * (first + run + k + 1) - before
+            most = max(most, at[k + 1] - at[k])
+        if most > LONG:
+            while borders[first + run + 1] - borders[first + run] <= LONG:
+                longest = max(longest, borders[first + run + 1] - borders[first + run])
+                run += 1
+            break
+        longest, run = max(longest, most), run + some
+    return run if longest <= run * WORTH else 0
+
+
+@inlined
+def _turned(ends, run):
+    """The same in the order of a walk from the far end."""
+    total = ends[run]
+    for k in range((run + 1) // 2):
+        low, high = ends[k], ends[run - k]
+        ends[k], ends[run - k] = total - high, total - low
+    if run % 2 == 0:
+        ends[run // 2] = total - ends[run // 2]
+
+
+@inlined
+def _set_lines(block, task, axis, back, begin, count):
+    """A line of the block is so many steps from there on."""
+    pitch = word(task, axis + 1) + 2
+    first, end = axis + pitch, axis + pitch * (1 + field(task, WALKED))
+    block[axis] = count
+    from_ = 1 - begin - count if back != 0 else begin
+    for at in range(first, end, pitch):
+        block[at] = from_ * block[at + 1]
+
+
 @kernel
 def run_pieces(task, lo, hi):
-    """The kernel at address PLAIN on each piece by itself: items are its items times pieces. What
-    is read of the task is read before the loop: a call in between might have changed it."""
+    """The kernel at address PLAIN on each piece by itself: items are its items times pieces. Runs
+    of short pieces go to the kernel at address TOGETHER, if there is one. What is read of the task
+    is read before the loop: a call in between might have changed it."""
     length, pieces, back = field(task, LENGTH), field(task, PIECES), field(task, BACK)
     block, plain, more = stack_words(length), field(task, PLAIN), field(task, MORE)
+    together, ends = field(task, TOGETHER), stack_words(AT_MOST + 1)
     for k in range(length):
         block[k] = word(task, k)
-    axis, base = field(task, AXIS_AT), base_of(task)
+    axis, base, own = field(task, AXIS_AT), base_of(task), word(task, EXTENSION)
     space, steps = base + field(task, INNER), field(task, KEPT_STEPS)
     nbytes = field(task, KEPT_BYTES)
     borders = as_i64_pointer(base + field(task, BORDERS))
-    pitch = word(task, axis + 1) + 2
-    first, end = axis + pitch, axis + pitch * (1 + field(task, WALKED))
-    inner = lo // pieces
-    piece = lo - inner * pieces
-    for _ in range(lo, hi):
-        begin = borders[piece]
-        count = borders[piece + 1] - begin + more
-        begin += max(more, 0) * piece
+    block[own + RUN_BORDERS] = address_of(ends)
+    block[own + RUN_LESS] = int(more < 0)
+    block[own + RUN_LATE] = int(more < 0 and back != 0)
+    item = lo
+    while item < hi:
+        inner = item // pieces
+        piece, run = item - inner * pieces, 0
+        begin = _staged_begin(borders, more, piece)
+        if together != 0:
+            run = _run_of(borders, more, piece, min(pieces - piece, hi - item, AT_MOST), ends)
+        if run > 0:
+            if ends[run] > 0:
+                _set_lines(block, task, axis, back, begin, ends[run])
+                if back != 0:
+                    _turned(ends, run)
+                block[own + RUN_PIECES] = run
+                call_kernel(together, address_of(block), inner, inner + 1)
+            item += run
+            continue
+        count = borders[piece + 1] - borders[piece] + more
         if count > 0:
-            block[axis] = count
-            from_ = 1 - begin - count if back != 0 else begin
-            for at in range(first, end, pitch):
-                block[at] = from_ * block[at + 1]
+            _set_lines(block, task, axis, back, begin, count)
             block[WORKSPACE] = space + (begin // steps + piece) * nbytes
             call_kernel(plain, address_of(block), inner, inner + 1)
-        piece += 1
-        if piece == pieces:
-            piece, inner = 0, inner + 1
+        item += 1

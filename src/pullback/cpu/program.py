@@ -52,6 +52,7 @@ class Program:
     words: tuple[int, ...]
     index: ElementKind = ElementKind.I64
     axis: int = 0  # of a scan: the word of the block where those of the axis walk begin
+    together: Kernel | None = None  # of a scan: takes short pieces of a line together
 
 
 def grain_for(bytes_per_item: int, at_least: int = BYTES_PER_CHUNK) -> int:

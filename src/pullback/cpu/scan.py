@@ -7,6 +7,7 @@ every walk (cpu/columns), so that all walks do the same operations in the same o
     along     tiles are W blocks of one line, chained from lane to lane
     lines     tiles are a block of W lines: short lines, and scans whose blocks cannot be combined
     across    the same where lines are neighbours in memory: a cache line of every step
+    pieces    tiles are a block of W short pieces of one line (cpu/short_pieces)
     shared    along, but threads share a line, a chunk of CHUNK steps each
 
 What does not fill a tile, or has other strides, goes by way of the stack (cpu/parts).
@@ -28,7 +29,7 @@ from typing import Any
 
 from pullback.cpu.blocks import each, passed_on, step_numbers
 from pullback.cpu.columns import ANY, NUMBERS, block_of, loads, store_tile
-from pullback.cpu.emit import inlined
+from pullback.cpu.emit import Vec, inlined
 from pullback.cpu.saved import recalled, saving_tile
 from pullback.cpu.tile_rows import ALONG
 from pullback.cpu.tiles import by_type
@@ -151,6 +152,13 @@ def _signed(scan: Scan) -> Callable[..., Any]:
 # --- a tile ---------------------------------------------------------------------------------------
 
 
+@by_type
+def _at_an_edge(number, steps, about):
+    if isinstance(number, Vec):
+        return lambda number, steps, about: True
+    return lambda number, steps, about: number <= about[2] or number + steps >= about[3]
+
+
 def tile_of(scan: Scan) -> Callable[..., Any]:
     """tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back) -> state: the
     tile at step k and line c of the cursors, which is step `number` of the walk; from there on a
@@ -181,7 +189,7 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
         columns = load_tile(ins, k, c, left, work(p, W), walk, back, 0)
         columns = recall(columns, p, number, about, walk)
         steps = block_of(p) * W if walk == ALONG else block_of(p)
-        if number <= about[2] or number + steps >= about[3]:
+        if _at_an_edge(number, steps, about):
             numbers = step_numbers(p, number, columns[0][0], walk)
             columns = edged(columns, numbers, about)
         return usual(p, columns, outs, k, c, left, number, about, state, streaming, walk, back)

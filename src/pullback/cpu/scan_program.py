@@ -17,6 +17,7 @@ from pullback.cpu.walks import CHUNK, SIDE, Walks
 from pullback.tensor.layout import Strides, along_axis
 
 SHORT = 128  # steps of lines that go W at a time
+PIECE = 256  # steps of a piece, on average, that goes together with others
 FEW = 16  # fewer lines are shared by threads, if they are long
 
 
@@ -86,4 +87,7 @@ def scan_program(
         kernels.insert(0, ahead)
         words += [0] * LINK_WORDS * links
     phases = tuple(Phase(kernel, items, grain) for kernel in kernels)
-    return Program(phases, tuple(words), axis=AXIS)
+    together = None
+    if walk == "along" and straight and n <= PIECE * (desc.num_pieces or 0):
+        together = walks.kernels.get("pieces")
+    return Program(phases, tuple(words), axis=AXIS, together=together)

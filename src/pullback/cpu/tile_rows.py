@@ -8,7 +8,7 @@ from pullback.cpu.scan_words import block_steps
 from pullback.cpu.transfer import either, lane_bytes
 from pullback.cpu.transpose import SIDE, lane_order
 
-ALONG, LINES, ACROSS = range(3)
+ALONG, LINES, ACROSS, APART = range(4)
 
 
 def size_of(p: types.CPointer) -> int:
@@ -43,13 +43,19 @@ class Rows:
         self.walk, self.back = walk, back
         # Rows of a line that ends here: lanes of 16 bits no machine below AVX-512 masks.
         self.may_be_short = walk == LINES and size_of(main) > 2
+        self.columns_of_words = B // 2 if size == 2 else B
+        self.per_word = 2 if size == 2 else 1
+        if walk == APART:
+            low = b.sub(start, b.mul(back, I64(B - 1)))
+            self.starts = [b.add(low, b.and_(place, c)) for place in lanes_apart(b, k, back)]
+            self.together, self.lanes = False, list(range(W))
+            self.lanes_back = self.lanes
+            return
         first = b.add(start, b.mul(k, step))
         if walk == ACROSS:
             first = b.add(first, c)
             self.places = [b.add(first, b.mul(step, I64(s))) for s in range(B)]
             return
-        self.columns_of_words = B // 2 if size == 2 else B
-        self.per_word = 2 if size == 2 else 1
         # Rows that lie one after the other come in whole registers, several to each.
         same = lane_bytes_of(self.word) == 4 and B * size == 4 * SIDE
         self.together = walk == ALONG and same and W > SIDE
@@ -107,6 +113,13 @@ class Rows:
     def in_walk_order(self, columns):
         """Columns from memory order to that of the walk, or back."""
         return self.if_back(lambda: columns[::-1], lambda: columns)
+
+
+def lanes_apart(b: ir.IRBuilder, k: ir.Value, back: ir.Value) -> list[ir.Value]:
+    """How far each lane is from the first step, in elements: the same for all tensors."""
+    way = b.sub(I32(1), b.shl(b.trunc(back, I32), I32(1)))
+    places = b.mul(k, splatted(b, way, k.type.count))
+    return [b.sext(b.extract_element(places, I32(r)), I64) for r in range(k.type.count)]
 
 
 def lane_bytes_of(word: ir.Type) -> int:

@@ -31,6 +31,7 @@ from pullback.cpu.places import (
     strip_at,
 )
 from pullback.cpu.scan import Scan
+from pullback.cpu.short_pieces import short_pieces
 from pullback.cpu.tile_rows import ACROSS, ALONG, LINES
 from pullback.cpu.tiles import stack
 from pullback.cpu.walk_parts import Pieces, always, streams_to
@@ -47,7 +48,8 @@ AHEAD: Final = 16
 
 
 class Walks:
-    """The kernels of a scan, by name: along, lines, across and, of scans in chunks, shared."""
+    """The kernels of a scan, by name: along, lines, across, pieces of scans that go one way and
+    shared of scans in chunks."""
 
     def __init__(
         self,
@@ -75,6 +77,8 @@ class Walks:
                 else:
                     body = _twice(first, body)
             self._add(walk, body, name, module)
+        if ahead is None:
+            self._add("pieces", short_pieces(scan), name, module)
         if by_direction:
             for walk, back in (("lines", 0), ("lines_back", 1)):
                 shared.back = always(back)
