@@ -90,7 +90,7 @@ class Extension:
     @property
     def more(self) -> int:
         """How many elements of a piece are scanned beyond those it has."""
-        return self.leads - int(self.exclusive)
+        return 0 if self.own else self.leads - int(self.exclusive)
 
     @property
     def rest(self) -> Shape:

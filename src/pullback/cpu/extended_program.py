@@ -115,7 +115,7 @@ class _Builder:
                 for view, strides in zip(given, self._edges_of(), strict=True)
             ]
             found = plain(self.desc, *views, edges=edges)
-            if not self._sums():
+            if extension.pieces is None and not self._sums():
                 return with_slots(found, len(views), self.slots)
         else:
             found = plain(
@@ -209,6 +209,8 @@ class _Builder:
         first = TENSORS + len(self.tensors)
         head = dict.fromkeys(range(at.HEAD), 0) | {
             at.PIECES: extension.count,
+            at.OF_EDGES: len(self.tensors) if extension.own else walked,
+            at.ENDS: int(extension.own and self.gradient is not None),
             at.STEPS: extension.steps,
             at.MORE: extension.more,
             at.REVERSED: int(self.desc.reverse),

@@ -25,12 +25,13 @@ from pullback.cpu.words import address_of, stack_words
 # neighbours in the staged shape; the address of the kernel of the PLAIN scan, and of the one that
 # takes short pieces TOGETHER, or 0. What that is given: the address of the borders of its pieces,
 # in the order of the walk, and how many pieces there are; how many steps fewer than up to the next
-# each has, and how many are left out before it.
-_NAMED: Final = 29
+# each has, and how many are left out before it. Which of the tensors walked are initial values and
+# what is asked for at the end, if the scan knows them itself, and whether there is the latter.
+_NAMED: Final = 31
 LENGTH, PIECES, STEPS, MORE, REVERSED, BACK, BORDERS, OFFSETS, OFFSETS_STEP, AXIS_AT = range(10)
 WALKED, INNER, KEPT_BYTES, KEPT_STEPS, ROWS, LAYOUT, INITIAL, GRADIENT = range(10, 18)
 GRADIENT_AT, SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN, TOGETHER = range(18, 25)
-RUN_BORDERS, RUN_PIECES, RUN_LESS, RUN_LATE = range(25, _NAMED)
+RUN_BORDERS, RUN_PIECES, RUN_LESS, RUN_LATE, OF_EDGES, ENDS = range(25, _NAMED)
 HEAD: Final = _NAMED
 LONG: Final = 512  # steps of a piece that goes by itself
 # Pieces that go together. Not a power of two: lanes would share the sets of the first cache.
@@ -100,14 +101,16 @@ def _turned(ends, run):
 
 
 @inlined
-def _set_lines(block, task, axis, back, begin, count):
-    """A line of the block is so many steps from there on."""
-    pitch = word(task, axis + 1) + 2
+def _set_lines(block, task, axis, begin, count, piece):
+    """A line of the block is so many steps from there on; its initial value that of the piece."""
+    pitch, back = word(task, axis + 1) + 2, field(task, BACK)
     first, end = axis + pitch, axis + pitch * (1 + field(task, WALKED))
     block[axis] = count
     from_ = 1 - begin - count if back != 0 else begin
-    for at in range(first, end, pitch):
+    for at in range(first, axis + pitch * (1 + field(task, OF_EDGES)), pitch):
         block[at] = from_ * block[at + 1]
+    for at in range(axis + pitch * (1 + field(task, OF_EDGES)), end, pitch):
+        block[at] = (-piece if back != 0 else piece) * block[at + 1]
 
 
 @kernel
@@ -122,7 +125,7 @@ def run_pieces(task, lo, hi):
         block[k] = word(task, k)
     axis, base, own = field(task, AXIS_AT), base_of(task), word(task, EXTENSION)
     space, steps = base + field(task, INNER), field(task, KEPT_STEPS)
-    nbytes = field(task, KEPT_BYTES)
+    nbytes, writes_ends = field(task, KEPT_BYTES), field(task, ENDS) != 0
     borders = as_i64_pointer(base + field(task, BORDERS))
     block[own + RUN_BORDERS] = address_of(ends)
     block[own + RUN_LESS] = int(more < 0)
@@ -135,8 +138,9 @@ def run_pieces(task, lo, hi):
         if together != 0:
             run = _run_of(borders, more, piece, min(pieces - piece, hi - item, AT_MOST), ends)
         if run > 0:
-            if ends[run] > 0:
-                _set_lines(block, task, axis, back, begin, ends[run])
+            if ends[run] > 0 or writes_ends:
+                first = piece + run - 1 if back != 0 else piece
+                _set_lines(block, task, axis, begin, ends[run], first)
                 if back != 0:
                     _turned(ends, run)
                 block[own + RUN_PIECES] = run
@@ -144,8 +148,8 @@ def run_pieces(task, lo, hi):
             item += run
             continue
         count = borders[piece + 1] - borders[piece] + more
-        if count > 0:
-            _set_lines(block, task, axis, back, begin, count)
+        if count > 0 or writes_ends:
+            _set_lines(block, task, axis, begin, max(count, 0), piece)
             block[WORKSPACE] = space + (begin // steps + piece) * nbytes
             call_kernel(plain, address_of(block), inner, inner + 1)
         item += 1

@@ -155,7 +155,7 @@ STAGED_BACKWARD = (
 
 
 def _extension(desc: LinearScanDescriptor) -> Extension:
-    return Extension.of(desc, desc.num_pieces is None)
+    return Extension.of(desc, own=True)
 
 
 def _workspace(desc: LinearScanDescriptor) -> int:

@@ -291,8 +291,7 @@ def forward(
     if desc.stateful:
         given = state, final_state
         return stateful_program(desc, _forward, tensors, given, own=True, identity=0.0)
-    own = desc.num_pieces is None
-    found = extended_program(desc, _forward, tensors, initial, offsets, own=own)
+    found = extended_program(desc, _forward, tensors, initial, offsets, own=True)
     return with_slots(found, 5, 7)
 
 
@@ -317,5 +316,5 @@ def backward(
         d_initial,
         back=not desc.reverse,
         summed=sums_factors(desc),
-        own=desc.num_pieces is None,
+        own=True,
     )

@@ -220,14 +220,15 @@ def staged_backward(desc: ScanDescriptor) -> tuple[Staged, ...]:
 
 def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
     """What the kernels of a scan know of its extension themselves. Exclusive extrema are staged:
-    with ties and positions they would be sixty kernels more."""
+    with ties and positions they would be sixty kernels more. Those of pieces are, too: their
+    positions are about the whole line."""
     if backward:
         own = desc.kind is ScanKind.CUMSUM or (desc.kind is ScanKind.CUMPROD and keeps_y(desc))
     elif desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN):
-        own = not desc.exclusive
+        own = not desc.exclusive and desc.num_pieces is None
     else:
         own = desc.kind is not ScanKind.LOG_CUMSUM_EXP
-    return Extension.of(desc, own and desc.num_pieces is None)
+    return Extension.of(desc, own)
 
 
 def carries(desc: ScanDescriptor) -> bool:
