@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
@@ -98,6 +99,29 @@ def test_gradients_of_a_piece_have_the_bits_they_have_alone(op: str, reverse: bo
                 assert part.tobytes() == piece.numpy().tobytes(), (exclusive, k)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(9, 40), (3, 2, 40), (2, 3, 40)])
+def test_pieces_of_lines_that_join_have_the_bits_they_have_alone(
+    shape: tuple[int, ...], reverse: bool
+) -> None:
+    rng = np.random.default_rng(9)
+    offsets = borders(rng, [3, 0, 8, 17, 12])
+    whole = rng.standard_normal((2 * shape[0], *shape[1:])).astype("f4")
+    firsts = rng.standard_normal((*shape[:-1], 5)).astype("f4")
+    # Lines that join, lines with others between them, and two loops that do not merge.
+    for x in (whole[: shape[0]], whole[::2], np.swapaxes(whole[: shape[0]], 0, -2)):
+        for initial in (None, firsts if x.shape == shape else None, firsts[..., :1, :]):
+            if initial is not None and x.shape != shape:
+                continue
+            given: dict[str, Any] = {} if initial is None else {"initial": initial}
+            found = pb.cumsum(x, -1, reverse=reverse, offsets=offsets, **given)
+            for k, (begin, end) in enumerate(itertools.pairwise(offsets)):
+                if initial is not None:
+                    given["initial"] = initial[..., k]
+                alone = pb.cumsum(x[..., begin:end], -1, reverse=reverse, **given)
+                assert found[..., begin:end].tobytes() == alone.tobytes(), (initial is None, k)
+
+
 def test_borders_whose_differences_overflow_are_refused() -> None:
     offsets = np.array([0, LIMITS.max, LIMITS.min, -1, 5])
     with pytest.raises(pb.InvalidProblem, match="at position 1"):
@@ -121,7 +145,9 @@ def test_short_pieces_go_together_and_long_ones_alone() -> None:
         )
         offsets = np.linspace(0, 4096, pieces + 1).astype(np.int64)
         views = [View(v) for v in (x, offsets)]
-        program = cpu.forward(desc, views[0], views[0], None, None, views[1], None, None)
+        given = dict.fromkeys(list(inspect.signature(cpu.forward).parameters)[1:])
+        given |= {"x": views[0], "y": views[0], "offsets": views[1]}
+        program = cpu.forward(desc, **given)
         names = [phase.kernel.name for phase in program.phases]
         assert any(name.endswith("cumsum_pieces") for name in names) == together
 

@@ -1,8 +1,8 @@
 """Kernels of extended scans (contract/extension): copy to the staged shape, scan there, copy back.
 
 The first phase looks at the offsets and lets the words of staged tensors point to the workspace, so
-that the kernels of the plain scan run as they are. Words of such a program: those of cpu/piecewise,
-a row for each staged tensor, the layout words of all of them, what is to be summed.
+that the kernels of the plain scan run as they are. Words of such a program: of cpu/piece_words, a
+row for each staged tensor, the layout words of all of them, what is to be summed.
 """
 
 import math
@@ -15,7 +15,7 @@ from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import index_pointer, kernel, pointer, real, set_word, word, words
 from pullback.cpu.loops import between, offset, step
 from pullback.cpu.memory import as_i64_pointer, read_wide, scalar_wide, write
-from pullback.cpu.piecewise import (
+from pullback.cpu.piece_words import (
     AT_ONCE,
     BORDERS,
     COLUMNS,
@@ -34,8 +34,8 @@ from pullback.cpu.piecewise import (
     SUMS,
     base_of,
     field,
-    piece_of,
 )
+from pullback.cpu.piecewise import piece_of
 from pullback.cpu.scan_words import EXTENSION
 
 BAD_OFFSETS: Final = 1

@@ -10,9 +10,10 @@ from typing import Any
 from pullback.contract.element import ElementKind
 from pullback.contract.extension import BORDERS, INITIAL, INNER, Extension, Staged, arena
 from pullback.cpu import extended
-from pullback.cpu import piecewise as at
+from pullback.cpu import piece_words as at
 from pullback.cpu.block import TENSORS
 from pullback.cpu.loops import axis_words
+from pullback.cpu.piecewise import run_pieces
 from pullback.cpu.places import FINAL
 from pullback.cpu.program import Callee, Phase, Program, bits_of, grain_for
 from pullback.cpu.scan_words import FIRST_WORD, MOST_TENSORS
@@ -128,12 +129,13 @@ class _Builder:
         position = FIRST_WORD + len(own)
         if extension.own and INITIAL in self.arena:
             own[FINAL - FIRST_WORD] = position + at.GRADIENT
-        phases, axis, walked = found.phases, 0, 0
+        phases, axis, walked, joins = found.phases, 0, 0, False
         if extension.pieces is not None:
             phases, axis, walked = self._piecewise(found, own, position)
+            joins = self._joins(own[axis - FIRST_WORD :], walked, back)
         words = self._words(position, axis, walked, back)
         block = position + len(words)
-        words[at.LENGTH] = block
+        words[at.LENGTH], words[at.JOINS] = block, int(joins)
         pad = (0,) * (MOST_TENSORS - self.slots)
         return Program(
             (*self._before(), *phases, *self._after()),
@@ -161,7 +163,20 @@ class _Builder:
             Callee(kernel, 0, 1, phase.element, phase.index, position + into)
             for kernel, into in called
         ]
-        return (*callees, Phase(at.run_pieces, items, grain, **_ANY)), axis, walked
+        return (*callees, Phase(run_pieces, items, grain, **_ANY)), axis, walked
+
+    def _joins(self, layout: Sequence[int], walked: int, back: bool) -> bool:
+        """Whether a line begins where the one before ends, in all tensors of these layout words."""
+        steps, rank = layout[:2]
+        if rank != 1:
+            return False
+        scanned = len(self.tensors) if self.extension.own else walked
+        for t in range(walked):
+            step, pitch = layout[4 + 3 * t : 6 + 3 * t]
+            elements = steps if t < scanned else self.extension.count
+            if pitch != elements * (-step if back else step):
+                return False
+        return True
 
     def _before(self) -> tuple[Phase, ...]:
         index = ElementKind.I64 if self.offsets is None else self.offsets.element

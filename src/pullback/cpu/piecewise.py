@@ -2,7 +2,6 @@
 
 Items are those of the plain kernel times the pieces. The kernel is called by its address with a
 block of words of its own, in which a line is the piece: one kernel serves all scans.
-Words of an extended program begin where word EXTENSION says.
 """
 
 from typing import Final
@@ -12,42 +11,38 @@ from pullback.cpu.block import WORKSPACE
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import kernel, word
 from pullback.cpu.memory import advance, as_i64_pointer
+from pullback.cpu.piece_words import (
+    AXIS_AT,
+    BACK,
+    BORDERS,
+    ENDS,
+    INNER,
+    JOINS,
+    KEPT_BYTES,
+    KEPT_STEPS,
+    LENGTH,
+    MORE,
+    OF_EDGES,
+    PIECES,
+    PLAIN,
+    RUN_BORDERS,
+    RUN_LATE,
+    RUN_LESS,
+    RUN_PIECES,
+    STEPS,
+    TOGETHER,
+    WALKED,
+    base_of,
+    field,
+)
 from pullback.cpu.scan_words import EXTENSION
 from pullback.cpu.words import address_of, stack_words
 
-# LENGTH of the block; PIECES; STEPS of the axis; MORE elements scanned in each piece; whether it is
-# REVERSED, and whether the plain scan walks BACK; where the BORDERS are in the workspace, or -1;
-# the slot of the offsets and their step; the layout words of the plain scan (AXIS_AT) and how many
-# tensors they have (WALKED); where its own workspace is (INNER), and how many bytes of it are for
-# how many steps of all lines (KEPT_BYTES, KEPT_STEPS); staged tensors (ROWS); their LAYOUT words;
-# the slot of the initial value, that of its gradient or, in the workspace, its place; how many sums
-# there are, and their words; how many steps are copied AT_ONCE, of COLUMNS lines that are
-# neighbours in the staged shape; the address of the kernel of the PLAIN scan, and of the one that
-# takes short pieces TOGETHER, or 0. What that is given: the address of the borders of its pieces,
-# in the order of the walk, and how many pieces there are; how many steps fewer than up to the next
-# each has, and how many are left out before it. Which of the tensors walked are initial values and
-# what is asked for at the end, if the scan knows them itself, and whether there is the latter.
-_NAMED: Final = 31
-LENGTH, PIECES, STEPS, MORE, REVERSED, BACK, BORDERS, OFFSETS, OFFSETS_STEP, AXIS_AT = range(10)
-WALKED, INNER, KEPT_BYTES, KEPT_STEPS, ROWS, LAYOUT, INITIAL, GRADIENT = range(10, 18)
-GRADIENT_AT, SUMS, SUM_WORDS, AT_ONCE, COLUMNS, PLAIN, TOGETHER = range(18, 25)
-RUN_BORDERS, RUN_PIECES, RUN_LESS, RUN_LATE, OF_EDGES, ENDS = range(25, _NAMED)
-HEAD: Final = _NAMED
 LONG: Final = 512  # steps of a piece that goes by itself
 # Pieces that go together. Not a power of two: lanes would share the sets of the first cache.
 AT_MOST: Final = 800
 BLOCK: Final = 64  # pieces that are looked at at once
 WORTH: Final = 16  # steps that take about as long in a lane as a call
-
-
-@inlined
-def base_of(task):
-    return (word(task, WORKSPACE) + 63) & ~63
-
-
-@inlined
-def field(task, which):
-    return word(task, word(task, EXTENSION) + which)
 
 
 @inlined
@@ -68,24 +63,25 @@ def _staged_begin(borders, more, p):
 
 
 @inlined
-def _run_of(borders, more, first, pieces, ends):
-    """How many short pieces there are from the first on, at most so many; where each begins after
-    it, and the last ends, goes to `ends`. None where one of them would leave most lanes idle."""
-    before, apart = _staged_begin(borders, more, first), max(more, 0)
-    run, longest = 0, 0
+def _run_of(borders, more, first, pieces, steps, most, ends):
+    """How many short pieces there are from the first on, at most so many, in lines of so many
+    pieces and steps; where each begins after it, and the last ends, goes to `ends`. None where one
+    of them would leave most lanes idle."""
+    shift, apart = -_staged_begin(borders, more, first), max(more, 0)
+    run, longest, piece = 0, 0, first
     ends[0] = 0
-    while run < pieces:
-        some = min(BLOCK, pieces - run)
-        at, most = advance(borders, first + run), 0
+    while run < most:
+        some, at, largest = min(BLOCK, most - run, pieces - piece), advance(borders, piece), 0
         for k in range(some):
-            ends[run + k + 1] = at[k + 1] + apart * (first + run + k + 1) - before
-            most = max(most, at[k + 1] - at[k])
-        if most > LONG:
-            while borders[first + run + 1] - borders[first + run] <= LONG:
-                longest = max(longest, borders[first + run + 1] - borders[first + run])
-                run += 1
+            ends[run + k + 1] = at[k + 1] + apart * (piece + k + 1) + shift
+            largest = max(largest, at[k + 1] - at[k])
+        if largest > LONG:
+            while at[1] - at[0] <= LONG:
+                longest, run, at = max(longest, at[1] - at[0]), run + 1, advance(at, 1)
             break
-        longest, run = max(longest, most), run + some
+        longest, run, piece = max(longest, largest), run + some, piece + some
+        if piece == pieces:
+            piece, shift = 0, shift + steps
     return run if longest <= run * WORTH else 0
 
 
@@ -127,6 +123,7 @@ def run_pieces(task, lo, hi):
     space, steps = base + field(task, INNER), field(task, KEPT_STEPS)
     nbytes, writes_ends = field(task, KEPT_BYTES), field(task, ENDS) != 0
     borders = as_i64_pointer(base + field(task, BORDERS))
+    joins, extent = field(task, JOINS) != 0, word(task, axis)
     block[own + RUN_BORDERS] = address_of(ends)
     block[own + RUN_LESS] = int(more < 0)
     block[own + RUN_LATE] = int(more < 0 and back != 0)
@@ -136,7 +133,8 @@ def run_pieces(task, lo, hi):
         piece, run = item - inner * pieces, 0
         begin = _staged_begin(borders, more, piece)
         if together != 0:
-            run = _run_of(borders, more, piece, min(pieces - piece, hi - item, AT_MOST), ends)
+            most = min(hi - item if joins else min(pieces - piece, hi - item), AT_MOST)
+            run = _run_of(borders, more, piece, pieces, extent, most, ends)
         if run > 0:
             if ends[run] > 0 or writes_ends:
                 first = piece + run - 1 if back != 0 else piece

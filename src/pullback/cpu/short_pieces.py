@@ -22,7 +22,7 @@ from pullback.cpu.loops import extent, step
 from pullback.cpu.memory import as_i64_pointer, decoded, encoded
 from pullback.cpu.numerics import one_nan
 from pullback.cpu.parts import boxes_for
-from pullback.cpu.piecewise import RUN_BORDERS, RUN_LATE, RUN_LESS, RUN_PIECES, field
+from pullback.cpu.piece_words import RUN_BORDERS, RUN_LATE, RUN_LESS, RUN_PIECES, field
 from pullback.cpu.places import AXIS, EDGES, FINAL, INITIAL, edge_of
 from pullback.cpu.scan import Scan
 from pullback.cpu.tile_rows import ALONG, APART
