@@ -1,8 +1,5 @@
-"""exp and log in f32 from the polynomials of `cpu/elementary`, and sums in pairs of f32: what takes
-f64 elsewhere, within the same bounds and with no instruction of f64.
-
-A pair (s, r) is a sum and what rounding took from it. `tl.fma` is one rounding; nothing else is
-contracted.
+"""exp and log in f32 from the polynomials of `cpu/elementary`: what takes f64 elsewhere, within the
+same bounds and with no instruction of f64. `tl.fma` is one rounding; nothing else is contracted.
 """
 
 from __future__ import annotations
@@ -57,25 +54,3 @@ def log_f32(x):
     tail = tl.fma(z, tl.fma(z, 0.29873094, 0.39977494), 0.66666776)
     rest = tl.fma(s, tl.fma(z, tail, square), k * _LN2_LOW)
     return tl.fma(k, _LN2_HIGH, f - (square - rest))
-
-
-@triton.jit
-def two_sum(a, b):
-    """a + b rounded, and what was rounded off."""
-    s = a + b
-    part = s - a
-    return s, (a - (s - part)) + (b - part)
-
-
-@triton.jit
-def two_product(a, b):
-    """a · b rounded, and what was rounded off."""
-    product = a * b
-    return product, tl.fma(a, b, -product)
-
-
-@triton.jit
-def add_pairs(s1, r1, s2, r2):
-    """The sum of two pairs."""
-    s, r = two_sum(s1, s2)
-    return s, r + (r1 + r2)

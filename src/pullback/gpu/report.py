@@ -24,7 +24,8 @@ from pullback.gpu.sketch import programs
 from pullback.gpu.targets import TARGETS, Resources, fingerprint, remembered
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_KERNELS = ("gpu/tile.py", "gpu/exponential.py", "gpu/targets.py", "ops/*/gpu*.py")
+_SHARED = ("tile", "pairs", "exponential", "targets")
+_KERNELS = (*(f"gpu/{name}.py" for name in _SHARED), "ops/*/gpu*.py")
 _STAMP = "<!-- kernels {} -->"
 _TABLE = "<!-- table -->"
 _HEADS = ("first launched by", "kernel", "element", "warps", "bytes", *TARGETS)

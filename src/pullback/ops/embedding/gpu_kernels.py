@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pullback.gpu.pairs import LEAST, add_pairs, rounded, two_product
 from pullback.gpu.tile import place, start_of_loop
 
 
@@ -200,6 +201,68 @@ def rank_rows(
 
 
 @triton.jit
+def _dots_in(
+    dout,
+    weight,
+    kept,
+    columns,
+    at_dout,
+    dout_columns,
+    dout_steps,
+    at_weight,
+    weight_columns,
+    weight_steps,
+    WIDE: tl.constexpr,
+    P: tl.constexpr,
+    B: tl.constexpr,
+):
+    """By positions, the products of two rows summed."""
+    total = tl.zeros([P, B], WIDE)
+    for first in range(start_of_loop(), columns, B):
+        column = first + tl.arange(0, B).to(tl.int64)
+        use = kept[:, None] & (column < columns)[None, :]
+        at = at_dout[:, None] + place(column, dout_columns, dout_steps)[None, :]
+        g = tl.load(dout + at, mask=use, other=0.0)
+        at = at_weight[:, None] + place(column, weight_columns, weight_steps)[None, :]
+        w = tl.load(weight + at, mask=use, other=0.0)
+        total += g.to(WIDE) * w.to(WIDE)
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def _dots_in_pairs(
+    dout,
+    weight,
+    kept,
+    columns,
+    at_dout,
+    dout_columns,
+    dout_steps,
+    at_weight,
+    weight_columns,
+    weight_steps,
+    P: tl.constexpr,
+    B: tl.constexpr,
+):
+    """The same in pairs of f32; and 1 where those have not the range."""
+    s, r = tl.zeros([P, B], tl.float32), tl.zeros([P, B], tl.float32)
+    beyond = tl.zeros([P, B], tl.int32)
+    for first in range(start_of_loop(), columns, B):
+        column = first + tl.arange(0, B).to(tl.int64)
+        use = kept[:, None] & (column < columns)[None, :]
+        at = at_dout[:, None] + place(column, dout_columns, dout_steps)[None, :]
+        g = tl.load(dout + at, mask=use, other=0.0)
+        at = at_weight[:, None] + place(column, weight_columns, weight_steps)[None, :]
+        w = tl.load(weight + at, mask=use, other=0.0)
+        product, lost = two_product(g, w)
+        s, r = add_pairs(s, r, product, lost)
+        beyond |= ((tl.abs(product) < LEAST) & (g != 0.0) & (w != 0.0)).to(tl.int32)
+    s, r = tl.reduce((s, r), 1, add_pairs)
+    infinite = (~(tl.abs(s) < float("inf"))).to(tl.int32)
+    return rounded(s, r), tl.max(tl.maximum(tl.max(beyond, 1), infinite), 0)
+
+
+@triton.jit
 def dots(
     dout,
     weight,
@@ -223,24 +286,25 @@ def dots(
     P: tl.constexpr,
     B: tl.constexpr,
 ):
-    """For each position, its row of the table times its bag's gradient; 0 where it is not kept."""
+    """For each position, its row of the table times its bag's gradient; 0 where it is not kept. In
+    pairs of f32, and in f64 where those have not the range."""
+    PAIRS: tl.constexpr = dout.dtype.element_ty == tl.float32
     n = tl.program_id(0).to(tl.int64) * P + tl.arange(0, P)
     known = n < count
     row = tl.load(rows + n, mask=known, other=-1)
     here = tl.load(bag + n, mask=known, other=-1)
     kept = (row >= 0) & (here >= 0)
-    total = tl.zeros([P, B], WIDE)
-    for first in range(start_of_loop(), columns, B):
-        column = first + tl.arange(0, B).to(tl.int64)
-        use = kept[:, None] & (column < columns)[None, :]
-        at = place(here, dout_extents, dout_strides)[:, None]
-        at = at + place(column, dout_columns, dout_steps)[None, :]
-        g = tl.load(dout + at, mask=use, other=0.0).to(WIDE)
-        at = place(row, weight_extents, weight_strides)[:, None]
-        at = at + place(column, weight_columns, weight_steps)[None, :]
-        total += g * tl.load(weight + at, mask=use, other=0.0).to(WIDE)
+    sides = (dout, weight, kept, columns)
+    sides += (place(here, dout_extents, dout_strides), dout_columns, dout_steps)
+    sides += (place(row, weight_extents, weight_strides), weight_columns, weight_steps)
+    if PAIRS:
+        result, beyond = _dots_in_pairs(*sides, P, B)
+        if beyond > 0:
+            result = _dots_in(*sides, WIDE, P, B).to(tl.float32)
+    else:
+        result = _dots_in(*sides, WIDE, P, B).to(out.dtype.element_ty)
     live = known
     if gate is not None:
         live = live & (tl.load(gate) == 0)
     at = place(n, out_extents, out_strides)
-    tl.store(out + at, tl.sum(total, 1).to(out.dtype.element_ty), mask=live)
+    tl.store(out + at, result, mask=live)

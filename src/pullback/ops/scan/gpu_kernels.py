@@ -20,6 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pullback.gpu.pairs import narrowed, widened
 from pullback.gpu.tile import grid, lane_of, place, start_of_loop, unless_failed
 from pullback.ops.scan.gpu_states import (
     flags,
@@ -33,10 +34,11 @@ from pullback.ops.scan.gpu_states import (
     unit,
     with_nan_of,
 )
-from pullback.ops.segment.gpu_kernels import run_sum
+from pullback.ops.scan.gpu_sums import sum_tile
+from pullback.ops.segment.gpu_sums import run_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "chunks", "chunk"])
 def sweep(
     x,
     y,
@@ -69,7 +71,9 @@ def sweep(
     B: tl.constexpr,
 ):
     """Scan `chunk` tiles of R rows. Starts from `start`, the states before each chunk, if given;
-    with `total` it writes no result but the state of the chunk."""
+    with `total` it writes no result but the state of the chunk. Sums of f32 are in pairs."""
+    PAIRS: tl.constexpr = (STATE == "sum") & (x.dtype.element_ty == tl.float32)
+    LAST: tl.constexpr = 0 if REVERSE else B - 1
     program = tl.program_id(0).to(tl.int64)
     group, part = program // chunks, program % chunks
     row = group * R + tl.arange(0, R)
@@ -80,20 +84,26 @@ def sweep(
     if start_u is not None:
         known = (row < rows) & (part > 0)
         cu, cv = load_state(start_u, start_v, row * chunks + part - 1, known, cu, cv)
+    if PAIRS:
+        cs, cr = narrowed(cu)
     first = part * chunk
     any_head = tl.zeros([R], tl.int32)
     for t in range(first, tl.minimum(first + chunk, unless_failed(tiles, gate))):
         tile = tiles - 1 - t if REVERSE else t
         k = tile * size + lane
         live = (row < rows)[:, None] & (k < n)[None, :]
-        value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
-        position = (n - 1 - k if REVERSE else k).to(OTHER)
-        u, v = lift(value, live, position[None, :], STATE, SIGN)
+        value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0)
         begins = None
         if heads is not None:
             begins = flags(heads, k, n, R, B)
             any_head = tl.maximum(any_head, tl.max(begins, 1))
-        u, v = resume(cu, cv, begins, u, v, STATE, REVERSE)
+        if PAIRS:
+            u, cs, cr, cu = sum_tile(value, live, begins, cs, cr, cu, lane, LAST, REVERSE)
+        else:
+            position = (n - 1 - k if REVERSE else k).to(OTHER)
+            u, v = lift(value.to(WIDE), live, position[None, :], STATE, SIGN)
+            u, v = resume(cu, cv, begins, u, v, STATE, REVERSE)
+            cu, cv = lane_of(u, lane, LAST), lane_of(v, lane, LAST)
         if total_u is None:
             tl.debug_barrier()  # y may be x: all of the tile is read before any of it is written
             at_y = place(row, extents, strides_y)
@@ -108,9 +118,9 @@ def sweep(
             else:
                 result = u + tl.log(v) if STATE == "logsum" else u
                 tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
-        cu = lane_of(u, lane, 0 if REVERSE else B - 1)
-        cv = lane_of(v, lane, 0 if REVERSE else B - 1)
     if total_u is not None:
+        if PAIRS:
+            cu = widened(cs, cr, cu)
         tl.store(total_u + row * chunks + part, cu, mask=row < rows)
         tl.store(total_v + row * chunks + part, cv, mask=row < rows)
         if total_f is not None:

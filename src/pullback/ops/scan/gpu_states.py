@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import first_of, last_of
-from pullback.ops.segment.gpu_kernels import run_first, run_last, run_product, run_sum
+from pullback.ops.segment.gpu_kernels import run_first, run_last, run_product
+from pullback.ops.segment.gpu_sums import run_sum
 
 
 @triton.jit

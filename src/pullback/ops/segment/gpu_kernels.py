@@ -12,7 +12,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pullback.gpu.pairs import narrowed
 from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
+from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
 
 
 @triton.jit
@@ -32,11 +34,6 @@ def join(u1, v1, u2, v2, STATE: tl.constexpr):
 
 
 # --- the same within runs: f2 says that a run begins somewhere in the second operand ------------
-
-
-@triton.jit
-def run_sum(f1, u1, f2, u2):
-    return f1 | f2, tl.where(f2 != 0, u2, u1 + u2)
 
 
 @triton.jit
@@ -79,15 +76,6 @@ def scan_runs(f, u, v, STATE: tl.constexpr):
 
 
 @triton.jit
-def last_row(value, P: tl.constexpr):
-    """The last row of a tile, bit for bit, as a tile of one row."""
-    BITS: tl.constexpr = tl.int64 if value.dtype.primitive_bitwidth == 64 else tl.int32
-    last = (tl.arange(0, P) == P - 1)[:, None]
-    bits = tl.sum(tl.where(last, value.to(BITS, bitcast=True), 0), 0)
-    return bits.to(value.dtype, bitcast=True)[None, :]
-
-
-@triton.jit
 def unit(P: tl.constexpr, B: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constexpr):
     """The state of no rows."""
     u = tl.full([P, B], 1.0 if STATE == "prod" else 0.0, WIDE)
@@ -99,7 +87,6 @@ def unit(P: tl.constexpr, B: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constex
 def write_groups(
     u,
     v,
-    held,
     group,
     column,
     live,
@@ -123,13 +110,11 @@ def write_groups(
     grad_columns,
     grad_steps,
     STATE: tl.constexpr,
-    MEAN: tl.constexpr,
-    KEEP: tl.constexpr,
     WINNERS: tl.constexpr,
 ):
-    """Write the groups of a tile that `live` names. KEEP: results are added to what is there.
-    WINNERS: the state itself is the result, u in `out` and v in `index`. With `grad`, the row that
-    holds an extremum receives the gradient of its group."""
+    """Write the groups of a tile that `live` names. WINNERS: the state itself is the result, u in
+    `out` and v in `index`. With `grad`, the row that holds an extremum receives the gradient of its
+    group."""
     EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
     if grad is not None:
         at = place(group, grad_extents, grad_strides)[:, None]
@@ -157,14 +142,10 @@ def write_groups(
             if index is not None:
                 tl.store(index + at_index, row, mask=live)
         else:
-            if MEAN:
-                u = divide(u, tl.maximum(held, 1).to(u.dtype)[:, None])
-            if KEEP:
-                u = u + tl.load(out + at, mask=live, other=0.0).to(u.dtype)
             tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "padding", "blocks", "length"])
 def reduce(
     source,
     out,
@@ -220,7 +201,11 @@ def reduce(
     has a key and holds element order[p], which reads row rows[element] of the source, or none if
     that is negative; `factor`, one for each element, is what its row is multiplied with, or divided
     by. Where there are `old` parts, positions are those instead. Keys outside of the groups are
-    left out, and `padding`. Without `out`, parts are all that is wanted."""
+    left out, and `padding`. KEEP: results are added to what is there. Without `out`, parts are all
+    that is wanted. Sums of f32 are in pairs."""
+    PAIRS: tl.constexpr = (
+        (STATE == "sum") & (old_held is None) & (source.dtype.element_ty == tl.float32)
+    )
     EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
@@ -242,6 +227,8 @@ def reduce(
         tail_open = (end < count) & (after == last_key)
         head_held, tail_held = tl.zeros([P], tl.int64), tl.zeros([P], tl.int64)
     carry_u, carry_v = unit(1, B, STATE, WIDE)
+    if PAIRS:
+        carry_s, carry_r = narrowed(carry_u)
     carry_held = tl.full((), 0, tl.int64)
     for first in range(start, end, P):
         p = first + tl.arange(0, P)
@@ -278,51 +265,81 @@ def reduce(
             use = kept[:, None] & live[None, :]
             at = place(row, source_extents, source_strides)[:, None]
             at = at + place(column, source_columns, source_steps)[None, :]
-            u = tl.load(source + at, mask=use, other=0.0).to(WIDE)
+            x, scale = tl.load(source + at, mask=use, other=0.0), None
             if factor is not None:
                 at = place(element, factor_extents, factor_strides)
                 scale = tl.load(factor + at, mask=kept, other=1)
-                scale = scale.to(WIDE)[:, None]
-                u = divide(u, scale) if DIVIDE else u * scale
-            u = u * SIGN
-            v = tl.zeros([P, B], tl.int64)
-            if STATE == "prod":
-                u = tl.where(use, u, 1.0)
-            elif STATE == "split":
-                v = tl.where(use, 1, v)
-            elif EXTREMUM:
-                v = tl.where(use, tl.broadcast_to(element[:, None], [P, B]), -1)
+            if not PAIRS:
+                u = x.to(WIDE)
+                if scale is not None:
+                    wide = scale.to(WIDE)[:, None]
+                    u = divide(u, wide) if DIVIDE else u * wide
+                u = u * SIGN
+                v = tl.zeros([P, B], tl.int64)
+                if STATE == "prod":
+                    u = tl.where(use, u, 1.0)
+                elif STATE == "split":
+                    v = tl.where(use, 1, v)
+                elif EXTREMUM:
+                    v = tl.where(use, tl.broadcast_to(element[:, None], [P, B]), -1)
         flag = begins.to(tl.int32)
-        _, u, v = scan_runs(tl.broadcast_to(flag[:, None], [P, B]), u, v, STATE)
         begun, held = tl.associative_scan((flag, counted), 0, run_sum)
         held = tl.where(begun == 0, carry_held + held, held)
-        whole_u, whole_v = join(carry_u, carry_v, u, v, STATE)
-        u = tl.where((begun == 0)[:, None], whole_u, u)
-        if (EXTREMUM) | (STATE == "split"):
-            v = tl.where((begun == 0)[:, None], whole_v, v)
-            carry_v = last_row(v, P)
-        carry_u = last_row(u, P)
         carry_held = tl.sum(tl.where(p == first + P - 1, held, 0), 0)
-        done = ends & (held > 0)
+        done, at_part, cut = ends & (held > 0), None, None
         if part_key is not None:
             left = ends & (((key == first_key) & head_open) | ((key == last_key) & tail_open))
             done = done & ~left
             tail = (key == last_key).to(tl.int64)
             head_held += tl.where(left & (tail == 0), held, 0)
             tail_held += tl.where(left & (tail != 0), held, 0)
-            at = ((2 * number + tail) * columns)[:, None] + column[None, :]
+            at_part = ((2 * number + tail) * columns)[:, None] + column[None, :]
             cut = (left & (held > 0))[:, None] & live[None, :]
-            tl.store(part_u + at, u, mask=cut)
-            if part_v is not None:
-                tl.store(part_v + at, v, mask=cut)
+        done = done[:, None] & live[None, :]
+        old = None
+        if KEEP:
+            at = place(key, out_extents, out_strides)[:, None]
+            at = at + place(column, out_columns, out_steps)[None, :]
+            old = tl.load(out + at, mask=done, other=0.0)
+        flag = tl.broadcast_to(flag[:, None], [P, B])
+        if PAIRS:
+            u, carry_s, carry_r, carry_u = sum_tile(
+                x,
+                scale,
+                flag,
+                held,
+                old,
+                part_u,
+                at_part,
+                cut,
+                carry_s,
+                carry_r,
+                carry_u,
+                MEAN,
+                DIVIDE,
+                P,
+            )
+            v = tl.zeros([P, B], tl.int64)
+        else:
+            _, u, v = scan_runs(flag, u, v, STATE)
+            whole_u, whole_v = join(carry_u, carry_v, u, v, STATE)
+            u = tl.where((begun == 0)[:, None], whole_u, u)
+            if (EXTREMUM) | (STATE == "split"):
+                v = tl.where((begun == 0)[:, None], whole_v, v)
+                carry_v = last_row(v, P)
+            carry_u = last_row(u, P)
+            if part_key is not None:
+                tl.store(part_u + at_part, u, mask=cut)
+                if part_v is not None:
+                    tl.store(part_v + at_part, v, mask=cut)
+            u = finish(u, held, old, MEAN)
         if out is not None:
             write_groups(
                 u,
                 v,
-                held,
                 key,
                 column,
-                done[:, None] & live[None, :],
+                done,
                 out,
                 index,
                 source,
@@ -343,8 +360,6 @@ def reduce(
                 grad_columns,
                 grad_steps,
                 STATE,
-                MEAN,
-                KEEP,
                 WINNERS,
             )
     if part_key is not None:

@@ -30,6 +30,8 @@ ROWS = Steps(
 RUNS = Steps(
     (1, Tile(256, 1, 4)), (8, Tile(64, 8, 4)), (32, Tile(16, 32, 2)), (None, Tile(8, 128, 2))
 )
+# Sums in pairs of f32 hold twice as much.
+PAIRS = Steps(*RUNS.entries[:-1], (None, Tile(8, 128, 4)))
 SHORTEST, LONGEST = 64, 1024  # positions of a block
 PROGRAMS = 2048  # as many as keep a large GPU busy, as these have few warps
 
@@ -140,7 +142,8 @@ class Reduction:
         Without `out` parts are made, at one level."""
         if not self.positions * self.columns * self.groups:
             return []
-        tile = RUNS[self.columns]
+        pairs = self.state == "sum" and self.element is ElementKind.F32
+        tile = (PAIRS if pairs else RUNS)[self.columns]
         across = ceil_div(self.columns, tile.block)
         arguments = {
             "grad": None,

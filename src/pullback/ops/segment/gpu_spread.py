@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import divide, place, start_of_loop
-from pullback.ops.segment.gpu_kernels import last_row, run_product
+from pullback.ops.segment.gpu_kernels import run_product
+from pullback.ops.segment.gpu_sums import last_row
 
 
 @triton.jit

@@ -9,13 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import (
-    add_pairs,
-    exp_f32,
-    log_f32,
-    two_product,
-    two_sum,
-)
+from pullback.gpu.exponential import exp_f32, log_f32
+from pullback.gpu.pairs import add_pairs, two_product, two_sum
 from pullback.gpu.tile import divide, grid, place, start_of_loop
 
 # The reference of exponents follows the maximum when it is so far ahead: what was summed until then
