@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorMut
 from pullback.verify import laws
 from pullback.verify.accuracy import bound_of
-from pullback.verify.emulated import run_emulated
+from pullback.verify.emulated import on_gpu, run_emulated
 from pullback.verify.subject import Arguments, Subject, subjects
 
 GUARD = 64  # bytes of sentinel behind the workspace
@@ -103,11 +102,6 @@ def equals_the_oracle(subject: Subject, arguments: Arguments) -> float:
 def _with_infinities(got: Any, want: Any) -> Any:
     with np.errstate(over="ignore"):
         return np.where(np.isnan(got) & np.isinf(want), want.astype(got.dtype), got)
-
-
-def on_gpu(subject: Subject) -> bool:
-    """Whether its family has Triton kernels."""
-    return find_spec(f"pullback.ops.{subject.family}.gpu") is not None
 
 
 SUBJECTS = [

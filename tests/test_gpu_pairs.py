@@ -146,3 +146,12 @@ def test_compiled_sums_have_the_range_of_f64() -> None:
     function = _subject("cumsum")
     compiled = Emulated(function.function, function.family)
     equals_the_oracle(compiled, {"x": HARD["beyond at the end of a tile"]})
+
+
+def test_warps_that_store_the_same_count_do_not_race() -> None:
+    """Four warps each have the counts of a tile of 128 columns, and bring them into another order
+    by way of the same shared memory."""
+    function = _subject("segment_mean")
+    x = RNG.standard_normal((9, 150)).astype(np.float32)
+    arguments = {"x": x, "segment_ids": RNG.integers(0, 3, 9), "num_segments": 3}
+    equals_the_oracle(Emulated(function.function, function.family), arguments)

@@ -105,10 +105,11 @@ def table(heads: tuple[str, ...], rows: list[Any]) -> list[str]:
 
 def subjects_on_gpu(family: str) -> Iterator[Any]:
     """The functions that have Triton kernels."""
+    from pullback.verify.emulated import on_gpu
     from pullback.verify.subject import subjects
 
     for subject in subjects().values():
-        if family in ("", subject.family) and find_spec(f"pullback.ops.{subject.family}.gpu"):
+        if family in ("", subject.family) and on_gpu(subject):
             yield subject
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pullback.gpu.pairs import two_sum
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN2_HIGH = tl.constexpr(0.6931471824645996)
 _LN2_LOW = tl.constexpr(-1.9046542121259336e-09)
@@ -54,3 +56,17 @@ def log_f32(x):
     tail = tl.fma(z, tl.fma(z, 0.29873094, 0.39977494), 0.66666776)
     rest = tl.fma(s, tl.fma(z, tail, square), k * _LN2_LOW)
     return tl.fma(k, _LN2_HIGH, f - (square - rest))
+
+
+@triton.jit
+def power(x, reference, live, FINE: tl.constexpr):
+    """e^(x - reference); 0 where nothing is, where x is NaN, and where the reference is not finite.
+    FINE: f32, by the polynomial."""
+    use = live & (tl.abs(reference) < float("inf")) & (x == x)
+    z = tl.where(use, x - reference, float("-inf"))
+    e = exp_f32(z) if FINE else tl.exp(z)
+    if FINE | (x.dtype == tl.float64):
+        # A steep slope would show what the difference loses in rounding.
+        _, rest = two_sum(x, -reference)
+        e = tl.where(z > float("-inf"), tl.fma(e, rest, e), 0.0)
+    return e

@@ -77,8 +77,11 @@ class Counted:
 
 
 def on_gpu(subject: Subject) -> bool:
-    """Whether its family has Triton kernels."""
-    return find_spec(f"pullback.ops.{subject.family}.gpu") is not None
+    """Whether it has Triton kernels."""
+    if find_spec(f"pullback.ops.{subject.family}.gpu") is None:
+        return False
+    only = import_module(f"pullback.ops.{subject.family}.cases").TILES.only
+    return not only or subject.name in only
 
 
 def counted(subject: Subject, element: ElementKind, target: str) -> Counted | None:

@@ -191,17 +191,20 @@ def matrix(task, pc, code, words, bits):
                     line, column = column, line
                 giver = 8 * number + line
                 address = (words[code[t.A] * t.LANES + giver] & 0xFFFFFFFF) + code[t.C]
-                at = shared_access(
-                    task, pc, lane, address + 2 * column, 2, READS if loads else WRITES
-                )
+                address += 2 * column
+                at = shared_access(task, pc, lane, address, 2, READS if loads else REPEATS)
                 if at == 0:
                     return False
                 place = code[t.V + number] * t.LANES + lane
                 kept = words[place] & (0xFFFF << (16 - 16 * half))
                 if loads:
                     words[place] = kept | loaded(at, 2, False) << 16 * half
-                else:
-                    stored(at, 2, words[place] >> 16 * half)
+                    continue
+                before = loaded(at, 2, False)
+                stored(at, 2, words[place] >> 16 * half)
+                changes = loaded(at, 2, False) != before
+                if changes and shared_access(task, pc, lane, address, 2, WRITES) == 0:
+                    return False
     return True
 
 

@@ -294,9 +294,20 @@ def dots(
     row = tl.load(rows + n, mask=known, other=-1)
     here = tl.load(bag + n, mask=known, other=-1)
     kept = (row >= 0) & (here >= 0)
-    sides = (dout, weight, kept, columns)
-    sides += (place(here, dout_extents, dout_strides), dout_columns, dout_steps)
-    sides += (place(row, weight_extents, weight_strides), weight_columns, weight_steps)
+    at_dout = place(here, dout_extents, dout_strides)
+    at_weight = place(row, weight_extents, weight_strides)
+    sides = (
+        dout,
+        weight,
+        kept,
+        columns,
+        at_dout,
+        dout_columns,
+        dout_steps,
+        at_weight,
+        weight_columns,
+        weight_steps,
+    )
     if PAIRS:
         result, beyond = _dots_in_pairs(*sides, P, B)
         if beyond > 0:

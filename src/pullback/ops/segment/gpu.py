@@ -11,10 +11,9 @@ from typing import Any
 
 from pullback.contract.element import ElementKind
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
-from pullback.contract.kinds import IndexPolicy, Reproducibility, SegmentKind, TieRule
+from pullback.contract.kinds import Reproducibility, SegmentKind, TieRule
 from pullback.gpu.program import (
     ALIGNMENT,
-    Arena,
     GpuProgram,
     Layout,
     Operand,
@@ -26,15 +25,8 @@ from pullback.gpu.program import (
 from pullback.gpu.sketch import Sample, Sketch
 from pullback.gpu.tile import wide
 from pullback.ops.segment.contract import NEUTRAL, Traits
-from pullback.ops.segment.gpu_borders import border_bytes, of_borders
-from pullback.ops.segment.gpu_groups import (
-    Groups,
-    check_bytes,
-    flat_keys,
-    run_bytes,
-    sort_bytes,
-    walk,
-)
+from pullback.ops.segment.gpu_grouping import grouped, grouped_bytes, lookup
+from pullback.ops.segment.gpu_groups import Groups, run_bytes, walk
 from pullback.ops.segment.gpu_reduce import ROWS, Reduction, dense, table, tables
 from pullback.ops.segment.gpu_spread import spread, spread_product, surround
 from pullback.tensor.layout import contiguous_strides
@@ -57,31 +49,9 @@ def _carried(traits: Traits, element: ElementKind) -> ElementKind:
 def _grouped(
     traits: Traits, desc: Any, ids: Any, order: Any, offsets: Any
 ) -> tuple[Groups, dict[str, Any]]:
-    """Groups, and the id of each row: ids, borders, or a prepared index, which was checked when it
-    was given."""
-    groups = Groups(desc.num_inputs, desc.num_segments, Arena(), [])
-    operand, prepared = Operand(1, ids.element), offsets is not None
-    if desc.borders:
-        keys = of_borders(groups, operand, ids)
-        groups.sorted = flat_keys(keys, desc.num_inputs)
-        return groups, {name.replace("keys", "ids"): v for name, v in groups.sorted.items()}
-    own = {"ids": operand, **walk("ids", ids)}
-    strict = desc.policy is IndexPolicy.ERROR
-    if not prepared:
-        groups.check(operand, ids, strict, traits.ascending)
-    if traits.backward and traits.reduction == "sum":
-        return groups, own  # rows find their group by their id alone
-    if prepared and order is not None:
-        groups.take_order(operand, ids, Operand(3, order.element))
-    elif prepared or traits.ascending:
-        groups.take_sorted(operand, ids)
-    else:
-        groups.sort(operand, ids)
-    return groups, own
-
-
-def _lookup(groups: Groups) -> dict[str, Any]:
-    return {**groups.sorted, "order": groups.order, "gate": groups.status}
+    """Groups, and the id of each row. Rows that receive a sum find their group by its id alone."""
+    by_id = traits.backward and traits.reduction == "sum"
+    return grouped(desc, ids, order, offsets, traits.ascending, by_id)
 
 
 def _reduction(traits: Traits, desc: Any, **options: Any) -> Reduction:
@@ -114,7 +84,7 @@ def _forward(
     groups.fill({"out": result, **walk("out", out)}, empty)
     tensors = {
         **_NO_SOURCE,
-        **_lookup(groups),
+        **lookup(groups),
         "source": Operand(0, x.element),
         "out": result,
         **table("source", x),
@@ -224,7 +194,7 @@ def _extremum_steps(
     it, how many there are is found first."""
     segments, columns = desc.num_segments, desc.embedding_dim
     source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
-    search = {**_NO_SOURCE, **_lookup(groups), **source, "source": tensors["x"]}
+    search = {**_NO_SOURCE, **lookup(groups), **source, "source": tensors["x"]}
     if desc.ties is not TieRule.SPLIT:
         groups.fill({"out": tensors["out"], **walk("out", out)}, 0.0)
         tables = {k: v for k, v in tensors.items() if k.startswith(("out", "grad"))}
@@ -254,7 +224,7 @@ def _product_steps(
         source = {key.replace("x_", "source_"): v for key, v in tensors.items() if key[:2] == "x_"}
         search = {
             **_NO_SOURCE,
-            **_lookup(groups),
+            **lookup(groups),
             **source,
             **dense("out", segments, columns),
             "source": tensors["x"],
@@ -280,7 +250,7 @@ def _product_steps(
     blocks = ceil_div(columns, PRODUCT_COLUMNS)
     arguments = {
         **tensors,
-        **_lookup(groups),
+        **lookup(groups),
         "before": before,
         "after": after,
         "count": desc.num_inputs,
@@ -300,9 +270,7 @@ def _product_steps(
 
 def _bytes(traits: Traits, desc: Any) -> int:
     """A check and a sort; the parts of blocks; what equals share, for each group."""
-    total = check_bytes(desc.num_inputs) + sort_bytes(desc.num_inputs, desc.num_segments)
-    if desc.borders:
-        total = border_bytes(desc.num_inputs, desc.num_segments)
+    total = grouped_bytes(desc)
     cells = _cells(desc)
     if traits.backward and traits.reduction == "prod":
         reduction = _reduction(traits, desc, state="prod", length=PRODUCT)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pullback.gpu.exponential import power
 from pullback.gpu.pairs import narrowed
 from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
 from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
@@ -155,6 +156,7 @@ def reduce(
     order,
     rows,
     factor,
+    shift,
     gate,
     old_u,
     old_v,
@@ -171,6 +173,8 @@ def reduce(
     length,
     factor_extents,
     factor_strides,
+    factor_columns,
+    factor_steps,
     keys_extents,
     keys_strides,
     out_extents,
@@ -199,10 +203,11 @@ def reduce(
 ):
     """The runs of a block of `length` positions, B columns of them, P rows at a time. Position p
     has a key and holds element order[p], which reads row rows[element] of the source, or none if
-    that is negative; `factor`, one for each element, is what its row is multiplied with, or divided
-    by. Where there are `old` parts, positions are those instead. Keys outside of the groups are
-    left out, and `padding`. KEEP: results are added to what is there. Without `out`, parts are all
-    that is wanted. Sums of f32 are in pairs."""
+    that is negative; `factor`, one for each element, or a row if it has columns, is what its row is
+    multiplied with, or divided by; with `shift`, one row for each group, powers e^(x - shift) are
+    reduced. Where there are `old` parts, positions are those instead. Keys outside of the groups,
+    and `padding`, are left out. KEEP: results are added to what is there. Without `out`, parts are
+    all that is wanted. Sums of f32 are in pairs."""
     PAIRS: tl.constexpr = (
         (STATE == "sum") & (old_held is None) & (source.dtype.element_ty == tl.float32)
     )
@@ -268,12 +273,19 @@ def reduce(
             x, scale = tl.load(source + at, mask=use, other=0.0), None
             if factor is not None:
                 at = place(element, factor_extents, factor_strides)
-                scale = tl.load(factor + at, mask=kept, other=1)
+                if len(factor_columns) > 0:
+                    at = at[:, None] + place(column, factor_columns, factor_steps)[None, :]
+                    scale = tl.load(factor + at, mask=use, other=1)
+                else:
+                    scale = tl.load(factor + at, mask=kept, other=1)[:, None]
+            if shift is not None:
+                at = (key * columns)[:, None] + column[None, :]
+                top = tl.load(shift + at, mask=use, other=0.0)
+                x = power(x.to(top.dtype), top, use, PAIRS)
             if not PAIRS:
                 u = x.to(WIDE)
                 if scale is not None:
-                    wide = scale.to(WIDE)[:, None]
-                    u = divide(u, wide) if DIVIDE else u * wide
+                    u = divide(u, scale.to(WIDE)) if DIVIDE else u * scale.to(WIDE)
                 u = u * SIGN
                 v = tl.zeros([P, B], tl.int64)
                 if STATE == "prod":

@@ -36,6 +36,11 @@ SHORTEST, LONGEST = 64, 1024  # positions of a block
 PROGRAMS = 2048  # as many as keep a large GPU busy, as these have few warps
 
 
+NO_FACTOR: dict[str, Any] = {
+    f"factor_{part}": () for part in ("extents", "strides", "columns", "steps")
+}
+
+
 def table(name: str, view: Any, lead: int = 1) -> dict[str, Any]:
     """A view of rows by columns as kernels name its loops; its first `lead` true axes are rows."""
     outer = merge(view.extents[:lead], [view.strides[:lead]], ordered=True)
@@ -149,8 +154,8 @@ class Reduction:
             "grad": None,
             "padding": None,
             **{f"grad_{part}": () for part in ("extents", "strides", "columns", "steps")},
-            "factor_extents": (),
-            "factor_strides": (),
+            "shift": None,
+            **NO_FACTOR,
             "index_strides": tensors["out_strides"],
             "index_steps": tensors["out_steps"],
             **tensors,
@@ -176,9 +181,9 @@ class Reduction:
             traffic = self._traffic(level, bool(found))
             found.append(Step(reduce, grid, {**arguments, **own}, tile.warps, traffic))
             old = {f"old_{part}": parts[f"part_{part}"] for part in ("u", "v", "held")}
-            arguments |= {"keys": parts["part_key"], "order": None, "factor": None}
+            arguments |= {"keys": parts["part_key"], "order": None, "factor": None, "shift": None}
             arguments |= {"keys_extents": (2 * level.blocks,), "keys_strides": (1,)}
-            arguments |= {"factor_extents": (), "factor_strides": ()}
+            arguments |= NO_FACTOR
         return found
 
     def _traffic(self, level: Level, parts: bool) -> int:

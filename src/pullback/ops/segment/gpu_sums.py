@@ -71,12 +71,12 @@ def sum_tile(
     s, r = x, tl.zeros_like(x)
     if scale is not None:
         if DIVIDE:
-            s, r = divide_pairs(s, r, tl.broadcast_to(scale[:, None], x.shape))
+            s, r = divide_pairs(s, r, tl.broadcast_to(scale, x.shape))
         else:
-            s, r = two_product(s, tl.broadcast_to(scale.to(tl.float32)[:, None], x.shape))
+            s, r = two_product(s, tl.broadcast_to(scale.to(tl.float32), x.shape))
         beyond = (tl.abs(s) < LEAST) & (x != 0.0)
         if not DIVIDE:
-            beyond = beyond & (scale != 0.0)[:, None]
+            beyond = beyond & (scale != 0.0)
     begun, s, r = tl.associative_scan((flag, s, r), 0, run_pairs)
     whole_s, whole_r = add_pairs(cs, cr, s, r)
     s, r = tl.where(begun == 0, whole_s, s), tl.where(begun == 0, whole_r, r)
@@ -87,8 +87,7 @@ def sum_tile(
     if tl.max(tl.max(beyond.to(tl.int32), 1), 0) > 0:
         u = x.to(tl.float64)
         if scale is not None:
-            wide = scale.to(tl.float64)[:, None]
-            u = u / wide if DIVIDE else u * wide
+            u = u / scale.to(tl.float64) if DIVIDE else u * scale.to(tl.float64)
         _, u = tl.associative_scan((flag, u), 0, run_sum)
         u = tl.where(begun == 0, widened(cs, cr, cu) + u, u)
         if part is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
-from pullback.ops.case import Case
+from pullback.ops.case import Case, Tiles
 from pullback.ops.draw import Draw
 from pullback.ops.segment import cases as segment
 from pullback.ops.segment_statistics import cases as statistics
@@ -39,6 +40,14 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     x = 1e4 * rng.standard_normal((900, 3)) + 1e6
     far = {"x": x, "segment_ids": np.arange(900) % 2, "dy": rng.standard_normal(x.shape)}
     yield Case("far from zero, long segments", far, {"num_segments": 2})
+
+
+def _pieces(rng: np.random.Generator) -> Iterator[Case]:
+    for case in islice(segment.TILES.cases(rng), None, None, 3):
+        yield _per_row(rng, case)
+
+
+TILES = Tiles(_pieces, every=60)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -117,7 +117,10 @@ class SegmentSoftmaxPlan(Plan[SegmentSoftmaxDescriptor, SegmentSoftmaxArgs]):
         op=_op,
         validate=_validate,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.segment_softmax.cpu:forward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.segment_softmax.cpu:forward",
+            BackendKind.TRITON: "pullback.ops.segment_softmax.gpu:forward",
+        },
         reference=_reference,
         aux=ElementKind.I64,
         workspace=_workspace,
@@ -147,7 +150,10 @@ class SegmentSoftmaxBackwardPlan(
         op=_op_backward,
         validate=_validate,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.segment_softmax.cpu:backward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.segment_softmax.cpu:backward",
+            BackendKind.TRITON: "pullback.ops.segment_softmax.gpu:backward",
+        },
         reference=_reference_backward,
         aux=ElementKind.I64,
         workspace=_workspace,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 
-from pullback.ops.case import Case, apart
+from pullback.ops.case import Case, Tiles, apart
 from pullback.ops.draw import Draw
 from pullback.ops.segment import cases as segment
 
@@ -23,6 +24,13 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     x[20:40] = -np.inf
     arrays = {"x": x, "segment_ids": np.arange(60) // 20, "dy": rng.standard_normal((4, 8))}
     yield Case("masked, one segment fully", arrays)
+
+
+TILES = Tiles(
+    lambda rng: islice(segment.TILES.cases(rng), None, None, 3),
+    every=60,
+    only=("segment_logsumexp", "segment_logsumexp_backward"),
+)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -204,6 +204,11 @@ def _numba(function: str) -> dict[BackendKind, str]:
     return {BackendKind.NUMBA: f"pullback.ops.segment_statistics.cpu:{function}"}
 
 
+def _everywhere(function: str) -> dict[BackendKind, str]:
+    triton = {BackendKind.TRITON: f"pullback.ops.segment_statistics.gpu:{function}"}
+    return {**_numba(function), **triton}
+
+
 class SegmentLogsumexpPlan(Plan[SegmentLogsumexpDescriptor, SegmentLogsumexpArgs]):
     """log Σ e^x over the rows of each segment."""
 
@@ -212,7 +217,7 @@ class SegmentLogsumexpPlan(Plan[SegmentLogsumexpDescriptor, SegmentLogsumexpArgs
         SegmentLogsumexpDescriptor,
         False,
         validate=lambda desc: _validate("segment_logsumexp", desc),
-        backends=_numba("logsumexp"),
+        backends=_everywhere("logsumexp"),
     )
 
 
@@ -227,7 +232,7 @@ class SegmentLogsumexpBackwardPlan(
         True,
         unread=(Slot("y", segments_of, needed=lambda _: False, used=lambda _: False),),
         validate=lambda desc: _validate("segment_logsumexp_backward", desc),
-        backends=_numba("logsumexp_backward"),
+        backends=_everywhere("logsumexp_backward"),
     )
 
 

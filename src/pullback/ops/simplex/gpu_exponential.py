@@ -9,27 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import exp_f32, log_f32
+from pullback.gpu.exponential import exp_f32, log_f32, power
 from pullback.gpu.pairs import add_pairs, two_product, two_sum
 from pullback.gpu.tile import divide, grid, place, start_of_loop
 
 # The reference of exponents follows the maximum when it is so far ahead: what was summed until then
 # counts for so little that its rounding is none.
 AHEAD = tl.constexpr(16.0)
-
-
-@triton.jit
-def _power(x, reference, live, FINE: tl.constexpr):
-    """e^(x - reference); 0 where nothing is, and in rows that are not finite."""
-    finite = (tl.abs(reference) < float("inf"))[:, None]
-    use = live & finite & (x == x)
-    z = tl.where(use, x - reference[:, None], float("-inf"))
-    e = exp_f32(z) if FINE else tl.exp(z)
-    if FINE | (x.dtype == tl.float64):
-        # A steep slope would show what the difference loses in rounding.
-        _, rest = two_sum(x, -reference[:, None])
-        e = tl.where(z > float("-inf"), tl.fma(e, rest, e), 0.0)
-    return e
 
 
 @triton.jit
@@ -51,7 +37,7 @@ def _value(
     shared = tl.maximum(tops, 1).to(x.dtype)
     top = x == float("inf")
     if KIND == "softmax":
-        e, whole = _power(x, reference, live, FINE), tl.where(total > 0.0, total, 1.0)
+        e, whole = power(x, reference[:, None], live, FINE), tl.where(total > 0.0, total, 1.0)
         inverse = divide(tl.full(whole.shape, 1.0, whole.dtype), whole)
         y = e * inverse[:, None]
         if FINE:
@@ -121,7 +107,7 @@ def exp_row(
     at = grid(place(row, extents, strides_x), k, step_x)
     value = tl.load(x + at, mask=live, other=0.0).to(WIDE)
     peak, nans, tops = _facts(value, live)
-    e = _power(value, peak, live, FINE)
+    e = power(value, peak[:, None], live, FINE)
     total, rest = _sum(e, tl.zeros([R, B], WIDE), FINE)
     result = _value(value, live, peak, total, rest, peak, nans, tops, KIND, FINE)
     at = grid(place(row, extents, strides_y), k, step_y)
@@ -167,7 +153,7 @@ def exp_tiles(
         gap = tl.where(moves & (tl.abs(reference) < float("inf")), reference - later, 0.0)
         fade = exp_f32(gap) if FINE else tl.exp(gap)
         reference = later
-        e = _power(value, reference, live, FINE)
+        e = power(value, reference[:, None], live, FINE)
         if FINE:
             sums, rests = sums * fade[:, None], rests * fade[:, None]
             sums, lost = two_sum(sums, e)

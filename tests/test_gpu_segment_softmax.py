@@ -1,0 +1,79 @@
+"""Softmax and logsumexp within segments on the GPU, where numbers are not finite or far apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from interpreted import SUBJECTS, Emulated, Interpreted, equals_the_oracle
+from pullback.contract.element import ElementKind
+from pullback.ops.case import Case
+from pullback.ops.segment.gpu_reduce import levels_of
+
+INF, NAN = np.inf, np.nan
+# A segment each: ordinary, far apart, masked in part and wholly, infinite, NaN, of one row.
+SEGMENTS: tuple[tuple[float, ...], ...] = (
+    (0.5, -1.0, 2.0),
+    (-1e4, 1e4, 9990.0),
+    (-INF, 1.0, -INF, 0.0),
+    (-INF, -INF),
+    (INF, 1.0, INF, -INF),
+    (1.0, NAN, 2.0),
+    (INF, NAN),
+    (-87.5, 88.0, 15.0),
+    (3.0,),
+)
+X = np.array([value for segment in SEGMENTS for value in segment])
+IDS = np.repeat(np.arange(len(SEGMENTS)), [len(segment) for segment in SEGMENTS])
+COUNT = len(SEGMENTS) + 2  # the last two have no rows
+NAMES = [s.name for s in SUBJECTS if s.family in ("segment_softmax", "segment_statistics")]
+
+
+def _subject(name: str) -> Interpreted:
+    return next(subject for subject in SUBJECTS if subject.name == name)
+
+
+def _arguments(subject: Interpreted, element: ElementKind, infinite: bool = False) -> Any:
+    """Rows in any order, some in no segment; gradients for rows or for segments."""
+    rng = np.random.default_rng(4)
+    order = rng.permutation(len(X))
+    x = np.stack([X, X[::-1] * 0.5, rng.standard_normal(len(X))], 1)[order]
+    ids = np.append(IDS[order], [-1, COUNT])
+    x = np.concatenate([x, np.ones((2, 3))])
+    rows = x.shape if subject.family == "segment_softmax" else (COUNT, 3)
+    dy = rng.standard_normal(rows)
+    if infinite:
+        dy[::4] = INF
+    case = Case("hard", {"x": x, "segment_ids": ids, "dy": dy}, {"num_segments": COUNT})
+    found = subject.arguments(case, element, ElementKind.I64, subject.variants[0])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_special_values_within_segments(name: str) -> None:
+    subject = _subject(name)
+    for element in (ElementKind.F32, ElementKind.F64, ElementKind.BF16):
+        equals_the_oracle(subject, _arguments(subject, element))
+    if "backward" in name:
+        equals_the_oracle(subject, _arguments(subject, ElementKind.F32, True))
+
+
+@pytest.mark.parametrize("name", ["segment_log_softmax", "segment_softmax_backward"])
+def test_compiled_code_with_special_values(name: str) -> None:
+    subject = _subject(name)
+    compiled = Emulated(subject.function, subject.family, target="sm_100")
+    equals_the_oracle(compiled, _arguments(subject, ElementKind.F32))
+
+
+def test_a_segment_of_several_blocks() -> None:
+    x = np.random.default_rng(7).standard_normal((300, 2)).astype(np.float32)
+    ids = np.minimum(np.arange(300) // 4, 9)
+    assert len(levels_of(300, 2)) > 1
+    for name in ("segment_softmax", "segment_logsumexp"):
+        arguments = {"x": x, "segment_ids": ids, "num_segments": 12, "indices_are_sorted": True}
+        equals_the_oracle(_subject(name), arguments)
