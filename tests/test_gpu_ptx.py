@@ -261,12 +261,12 @@ def test_the_command_prints_what_is_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = pytest.importorskip("pullback.cli.app")
-    asked = ["pullback", "gpu-counts", "--op", "log_softmax_backward", "--element", "bf16"]
+    asked = ["pullback", "gpu-counts", "--op", "sparsemax_backward", "--element", "bf16"]
     monkeypatch.setattr(sys, "argv", asked)
     assert commands.run() == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if "log_softmax" in line)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "sparsemax" in line)
     cells = [cell.strip() for cell in re.split(r"[|\u2502]", row.strip())]
-    name = cells.index("log_softmax_backward")
+    name = cells.index("sparsemax_backward")
     launches, asked_bytes, sector_bytes = map(int, cells[name + 2 : name + 5])
     assert launches >= 1
     assert sector_bytes >= asked_bytes > 0
