@@ -169,26 +169,6 @@ def test_narrow_rows_one_after_the_other_are_like_rows_apart(reduction, width, r
         assert same_bits(*(backward(reduction, dy, v, ids, **ways) for v in (x, apart)))
 
 
-@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
-def test_products_leave_the_range_and_come_back(element, rng) -> None:
-    """Tiny and huge rows whose product is ordinary, in short and long segments, with zeros."""
-    info = np.finfo(np.float32 if element is ElementKind.BF16 else element.dtype)
-    small, large = float(info.smallest_normal), 1 / float(info.smallest_normal)
-    for n in (7, 600):
-        x = rng.choice([small, large], (2 * n, 5))
-        x[n:] = 1 / x[:n]
-        x = np.concatenate([x, rng.choice([0.5, 2.0, -1.0], (3, 5))])
-        x[n, 1], x[2 * n, 2], x[3, 2] = 0, 0, 0
-        x, dy = x.astype(element.dtype), np.full((1, 5), 1.5, element.dtype)
-        ids = np.zeros(len(x), np.int64)
-        order = np.argsort(np.arange(len(x)) % n, kind="stable")  # for an oracle without overflow
-        want = oracle.segment_prod(x[order], ids, 1)
-        assert worst(forward("prod", x, ids, 1), want) <= 0.5
-        want = np.empty(x.shape, np.longdouble)
-        want[order] = oracle.segment_prod_backward(dy, x[order], ids)
-        assert worst(backward("prod", dy, x, ids), want) <= 1
-
-
 @pytest.mark.parametrize("kind", INT, ids=lambda k: k.name)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_hostile_ids_touch_nothing_else(reduction, kind, rng) -> None:
@@ -387,21 +367,3 @@ def test_every_layout_of_trailing_axes(rng) -> None:
             out = np.empty(np.array(plain.shape)[list(axes)]).transpose(back)
             assert same_bits(forward(reduction, turned, ids, 7, out=out), plain)
             assert same_bits(backward(reduction, dy[:, ::-1][:, ::-1], turned, ids), gradient)
-
-
-def test_small_factors_beside_an_infinite_one() -> None:
-    """Their product is below what the oracle holds; it is infinite all the same."""
-    x, ids = np.array([*[5e-324] * 40, -np.inf, -2.0]), np.zeros(42, np.int64)
-    assert pb.segment_prod(x, ids, 1) == np.inf
-    assert oracle.segment_prod(x, ids, 1) == np.inf
-    x[0] = 0
-    assert np.isnan(pb.segment_prod(x, ids, 1)).all()
-    assert np.isnan(oracle.segment_prod(x, ids, 1)).all()
-
-
-def test_a_gradient_of_zero_times_a_product_beyond_all_numbers_is_zero() -> None:
-    x, ids, dy = np.full(130, 1e308), np.zeros(130, np.int64), np.zeros(1)
-    assert not pb.segment_prod_backward(dy, x, ids).any()
-    assert not np.any(oracle.segment_prod_backward(dy, x, ids))
-    x[7] = np.inf
-    assert np.isnan(np.delete(oracle.segment_prod_backward(dy, x, ids), 7)).all()
