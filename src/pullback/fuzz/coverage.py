@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from itertools import product
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import pullback
@@ -73,9 +74,19 @@ def all_kernels() -> tuple[str, ...]:
     from pullback.fuzz.thresholds import kernel_modules
 
     for name in kernel_modules():
-        import_module(name)
+        _make_all(import_module(name))
     found = {thing.name for thing in gc.get_objects() if issubclass(type(thing), Kernel)}
     return tuple(sorted(name.removeprefix("pullback.") for name in found))
+
+
+def _make_all(module: ModuleType) -> None:
+    """The kernels that a module makes when they are asked for, by flags."""
+    for made in [*vars(module).values()]:
+        if hasattr(made, "cache_info") and made.__module__ == module.__name__:
+            flags = inspect.signature(made).parameters.values()
+            if flags and all(flag.annotation in (bool, "bool") for flag in flags):
+                for given in product((False, True), repeat=len(flags)):
+                    made(*given)
 
 
 @cache

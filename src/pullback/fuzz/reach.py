@@ -54,8 +54,8 @@ def _laid_out(trial: Trial, call: Any, descriptor: Any) -> Sequence[Any]:
             result = TensorRef(_empty(spec.shape, spec.element.dtype, layout))
             view = call.as_slot(slot.name, result)
         if view is None and slot.used(descriptor) and not slot.used(call.descriptor):  # a state
-            shape = slot.shape(descriptor)
-            view = TensorRef(_empty(shape, np.float64, Layout.plain(len(shape))))
+            shape, dtype = slot.shape(descriptor), slot.elements(descriptor.element)[0].dtype
+            view = TensorRef(_empty(shape, dtype, Layout.plain(len(shape))))
         tensors.append(view)
     try:
         found: Sequence[Any] = plan.program(tensors).phases
