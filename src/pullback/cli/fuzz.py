@@ -42,7 +42,8 @@ def fuzz(
     """Compare random calls with the definition, other layouts, threads, plans and front ends.
 
     Each case is a function of seed and number: the same options run the same cases. One that fails
-    is made smaller and printed as a short script. Exit code 1 if any failed.
+    is made smaller and printed as a short script. Exit code 1 if any failed. Ctrl-C shows what was
+    found so far.
 
     [dim]pullback fuzz --minutes 10 --seed 7
     pullback fuzz --op cumsum --first 1234 --cases 1[/dim]
@@ -50,7 +51,7 @@ def fuzz(
     import json as encoder
 
     from pullback.cli import screen
-    from pullback.fuzz.run import Settings, run, sources
+    from pullback.fuzz.run import Report, Settings, run, sources
     from pullback.verify.subject import subjects
 
     known = subjects()
@@ -65,23 +66,30 @@ def fuzz(
         screen.make_room(json)
     frameworks = tuple(name for name in ("torch", "jax") if find_spec(name))
     settings = Settings(minutes, cases, first, jobs, coverage)
-    whole = cases or max(int(60 * minutes), 1)
+    whole, report, interrupted = cases or max(int(60 * minutes), 1), Report(seed), False
     with screen.progress() as bar:
         task = bar.add_task("fuzz", total=whole)
 
-        def watch(report: Report, children: list[Child]) -> None:
+        def watch(found: Report, children: list[Child]) -> None:
+            nonlocal report
+            report = found
             done = report.cases if cases else min(int(report.seconds), whole)
             text = f"{report.cases} cases, {report.per_second:.0f}/s, {len(report.failures)} failed"
             bar.update(task, completed=done, description=text)
 
-        report = run(sources(seed, names, frameworks), settings, watch)
+        try:
+            report = run(sources(seed, names, frameworks), settings, watch)
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        screen.tell("interrupted: failures are shown as they were found")
     if json is not None:
         json.write_text(encoder.dumps(report.to_json(), indent=1) + "\n")
     _show(report)
     if coverage:
         _show_coverage(report.covered)
-    if report.failures:
-        raise typer.Exit(1)
+    if report.failures or interrupted:
+        raise typer.Exit(1 if report.failures else screen.INTERRUPTED)
 
 
 def _show(report: Report) -> None:
