@@ -171,3 +171,17 @@ def test_one_nan_in_y_fills_its_segment_of_the_gradient(rows: int, name: str) ->
     assert np.isnan(dx[rows : 2 * rows, 1]).all()
     assert np.isfinite(np.delete(dx[:, 1], slice(rows, 2 * rows))).all()
     assert np.isfinite(dx[:, 0]).all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_first_block_without_mass_speaks_for_itself_alone(name: str) -> None:
+    """Segments of 256 rows and more are joined of blocks."""
+    x = _rows(1400, 2)
+    x[700:1100, 0], x[:300] = -np.inf, -np.inf
+    ids, dy = np.repeat([0, 1], 700), _rows(1400, 2) + 1
+    y = getattr(pb, f"segment_{name}")(x, ids)
+    dx = getattr(pb, f"segment_{name}_backward")(dy, y, ids)
+    for segment in (slice(0, 700), slice(700, 1400)):
+        want = getattr(pb, f"{name}_backward")(dy[segment], y[segment], 0)
+        np.testing.assert_allclose(dx[segment], want, rtol=1e-12, atol=1e-12)
+        assert (np.abs(dx[segment]) > 1e-9).sum() > 700

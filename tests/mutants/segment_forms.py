@@ -1,6 +1,6 @@
 """Faults of softmax within segments, of their statistics, and of the forms of segments."""
 
-from mutants import Fuzz, Mutant, Suite, laws
+from mutants import Mutant, Suite, laws
 
 SEGMENT, SOFTMAX, STATISTICS = "ops/segment", "ops/segment_softmax", "ops/segment_statistics"
 
@@ -67,7 +67,7 @@ MUTANTS = (
         "        flag = maximum(get_part(task, PARTS * k + 2, cols), flag)",
         "        flag = get_part(task, PARTS * slot + 2, cols)",
         "long segments whose first block has no mass lose their gradient",
-        (laws("segment_softmax_backward"), Fuzz("segment_softmax_backward")),
+        (Suite("test_segment_forms.py", "first_block"),),
     ),
     Mutant(
         "segment logsumexp: the maximum is not added back",
