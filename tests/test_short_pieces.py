@@ -16,7 +16,8 @@ LIMITS = np.iinfo(np.int64)
 
 
 def borders(rng: np.random.Generator, lengths: Any) -> Any:
-    return np.concatenate([[0], np.cumsum(rng.permutation(lengths))])
+    """Those of such pieces, in any order, with empty ones before and after them."""
+    return np.cumsum([0, 0, 0, *rng.permutation(lengths), 0, 0])
 
 
 # Empty pieces, one of a few steps, more than go together at once, one too long to go with others.
@@ -107,7 +108,7 @@ def test_pieces_of_lines_that_join_have_the_bits_they_have_alone(
     rng = np.random.default_rng(9)
     offsets = borders(rng, [3, 0, 8, 17, 12])
     whole = rng.standard_normal((2 * shape[0], *shape[1:])).astype("f4")
-    firsts = rng.standard_normal((*shape[:-1], 5)).astype("f4")
+    firsts = rng.standard_normal((*shape[:-1], len(offsets) - 1)).astype("f4")
     # Lines that join, lines with others between them, and two loops that do not merge.
     for x in (whole[: shape[0]], whole[::2], np.swapaxes(whole[: shape[0]], 0, -2)):
         for initial in (None, firsts if x.shape == shape else None, firsts[..., :1, :]):

@@ -206,6 +206,14 @@ MUTANTS = (
         (Suite("test_short_pieces.py", "alone"), Fuzz("cumsum")),
     ),
     Mutant(
+        "short pieces: the last lane ends with the last step",
+        "cpu/short_pieces.py",
+        "    return first, set_lane(last, lanes - 1, pieces)",
+        "    return first, last",
+        "gradients of the initial values of empty pieces at the end are not written",
+        (Suite("test_short_pieces.py", "gradients"), Fuzz("cumsum_backward")),
+    ),
+    Mutant(
         "short pieces: whole rows are stored",
         "cpu/apart.py",
         '    return b.icmp_signed("<", steps, splatted(b, own, n))',

@@ -99,7 +99,7 @@ def _runs(borders, pieces, none, lanes):
             else:
                 high = middle
         last = set_lane(last, r, p)
-    return first, last
+    return first, set_lane(last, lanes - 1, pieces)  # pieces without a step may follow the goal
 
 
 def _enters(scan: Scan) -> Callable[..., Any]:

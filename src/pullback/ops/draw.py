@@ -242,4 +242,5 @@ BORDERS: dict[str, Callable[[np.random.Generator, int, int], Any]] = {
     "random": lambda r, n, end: r.integers(0, end + 1, n),
     "all at the start": lambda r, n, end: np.zeros(n),
     "one giant": lambda r, n, end: np.where(r.random(n) < 0.5, 0, end),
+    "short, empty ones last": lambda r, n, end: np.minimum(r.integers(0, 3, n).cumsum(), end),
 }
