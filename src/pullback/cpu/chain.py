@@ -8,17 +8,16 @@ line, zero at the start of a run: which chunk's turn it is, and what the chunks 
     is_turn(link, chunk)         whether everything before the chunk is known
     wait_for_turn(link, chunk)
     received(link, none)         what was passed on, as a vector like `none`
-    pass_on(link, chunk, v)      hand v to the next chunk
 """
 
 from typing import Final
 
-from pullback.cpu.atomics import give_way, load, pause, store
+from pullback.cpu.atomics import give_way, load, pause
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import words
 from pullback.cpu.memory import address, as_f64_pointer
 from pullback.cpu.sweep import AXIS
-from pullback.cpu.vector import lane, like
+from pullback.cpu.vector import like
 
 LINK_WORDS: Final = 2
 SPINS: Final = 1024  # rounds of `pause`, some 25 to 50 microseconds
@@ -52,9 +51,3 @@ def wait_for_turn(link, chunk):
 def received(link, none):
     """An f64 holds what any accumulator does."""
     return like(none, as_f64_pointer(link + 8)[0])
-
-
-@inlined
-def pass_on(link, chunk, v):
-    as_f64_pointer(link + 8)[0] = lane(v, 0)
-    store(link, chunk + 1)

@@ -15,7 +15,6 @@ from pullback.cpu.transfer import (
     either,
     lane_bytes,
     lowest,
-    stored,
     turned,
 )
 
@@ -49,21 +48,6 @@ def first_loaded(b: ir.IRBuilder, p: ir.Value, i: ir.Value, count: ir.Value, res
         return b.load(block_at(b, p, i, v.type), align=lane_bytes(v.type))
 
     return either(b, _has(b, count, size), all_of_it, lambda: v)
-
-
-def first_stored(b, p: ir.Value, i: ir.Value, count: ir.Value, v: ir.Value, streaming) -> None:
-    """As many lanes as count says, at most those of v. Streaming is for counts and places that make
-    all pieces multiples of 16 bytes."""
-    size = v.type.count
-    v = shuffle(b, v, v, [*range(size)] * 2)
-    while size:
-        low, high = (shuffle(b, v, v, range(k, k + size)) for k in (0, size))
-
-        def piece(size=size, low=low, high=high):
-            stored(b, p, _after_larger(b, i, count, size), low, streaming)
-            return high
-
-        v, size = either(b, _has(b, count, size), piece, lambda low=low: low), size // 2
 
 
 def first_stored_either_way(b, p, i, count, v, back=False) -> None:

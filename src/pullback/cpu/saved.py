@@ -111,6 +111,32 @@ def recalled(scan: Any) -> Callable[..., Any]:
     return recall
 
 
+def _step_of(scan: Any) -> Callable[..., Any]:
+    """(p, columns, about, state, walk) -> what a tile saves and the state behind it."""
+
+    def by(within: Any, combine: Any, apply: Any) -> Callable[..., Any]:
+        @inlined
+        def one(p, columns, about, state, walk):
+            inner, total = within(columns)
+            entering, after = passed_on(combine, p, state, total, walk)
+            return apply(entering, inner, about[8]), after
+
+        return one
+
+    careful = by(scan.within, scan.combine, scan.apply)
+    if not scan.fast:
+        return careful
+    may, short = scan.fast[0], by(*scan.fast[1:])
+
+    @inlined
+    def short_or_careful(p, columns, about, state, walk):
+        if may(state, columns):
+            return short(p, columns, about, state, walk)
+        return careful(p, columns, about, state, walk)
+
+    return short_or_careful
+
+
 def saving_tile(scan: Any, signed: Callable[..., Any]) -> Callable[..., Any]:
     """See `tile_of` in cpu/scan: a tile of a scan that only saves."""
     work, load_tile = scan.work, loads(scan.neutral, scan.ahead)
@@ -129,27 +155,7 @@ def saving_tile(scan: Any, signed: Callable[..., Any]) -> Callable[..., Any]:
         area = about[9]
         _store(p, lanes_of(area, block, walk), area[1] + block * area[2], v, walk)
 
-    def by(within: Any, combine: Any, apply: Any) -> Callable[..., Any]:
-        @inlined
-        def one(p, columns, about, state, walk):
-            inner, total = within(columns)
-            entering, after = passed_on(combine, p, state, total, walk)
-            return apply(entering, inner, about[8]), after
-
-        return one
-
-    careful = by(scan.within, scan.combine, scan.apply)
-    may = short = None
-    if scan.fast:
-        may, short = scan.fast[0], by(*scan.fast[1:])
-
-    @inlined
-    def short_or_careful(p, columns, about, state, walk):
-        if may(state, columns):
-            return short(p, columns, about, state, walk)
-        return careful(p, columns, about, state, walk)
-
-    usual = short_or_careful if scan.fast else careful
+    usual = _step_of(scan)
 
     @inlined
     def tile(ins, outs, k, c, left, number, about, state, streaming, W, walk, back):

@@ -10,7 +10,6 @@ for one that the tensor cuts short. Shapes (rows, L) are literals.
 
     load(cursor, size, fill, rows, L)     load_wide: the same in the wide type
     store(cursor, size, v, L)
-    expect(cursor, rows, L)               ask for memory that is needed soon
     moved(cursors, k, c)                  the cursors k steps and c lines further on
     turned_round(cursors)                 the same places, walking back
     earlier(v, fill, k, L)  later(...)    step r <- step r -+ k; `fill` comes in from outside
@@ -37,7 +36,6 @@ from pullback.cpu.emit import (
     Vec,
     at_most,
     constant,
-    inlined,
     lanes_below,
     op,
     shuffle,
@@ -46,7 +44,6 @@ from pullback.cpu.emit import (
 from pullback.cpu.memory import STORAGE, decoded, encoded
 from pullback.cpu.pieces import first_loaded, first_stored_either_way
 from pullback.cpu.transfer import (
-    asked_for,
     block_at,
     by_step,
     gathered,
@@ -88,12 +85,6 @@ def literal(value: int, *args: types.Type) -> tuple:
 def lines_across(p: Pointer):
     """How many lines a tile holds across the axis: its eight steps then fit the registers."""
     return literal(4 if STORAGE[p.dtype].wide == types.float64 else 8, p)
-
-
-@op
-def long_rows(p: Pointer, L: Lane):
-    """How many steps a tile has: along the axis enough to fill the time an operation takes."""
-    return literal(32 if L.literal_value == 1 else 8, p, L)
 
 
 @intrinsic(prefer_literal=True)
@@ -296,21 +287,6 @@ load, load_wide = _loader(wide=False), _loader(wide=True)
 
 
 @op
-def expect(cursor: types.BaseTuple, rows: Lane, L: Lane):
-    """Along the axis, ask for so many steps that are needed soon, to the second cache."""
-
-    def emit(b, cursor_, _rows, _L):
-        if L.literal_value > 1:
-            return
-        p, i, step = (b.extract_value(cursor_, k) for k in range(3))
-        line = 64 // lane_bytes(ir.VectorType(LLVM_ELEMENT[cursor[0].dtype], 1))
-        for k in range(0, rows.literal_value, line):
-            asked_for(b, p, b.add(i, b.mul(step, I64(k))), early=True)
-
-    return types.void(cursor, rows, L), emit
-
-
-@op
 def store(cursor: object, size: object, v: Vec, L: Lane):
     if isinstance(cursor, types.NoneType):
         return types.void(cursor, size, v, L), lambda *_: None
@@ -380,8 +356,3 @@ def turned_round(cursors: types.BaseTuple):
 
     variable = _variable(cursors)
     return variable(variable), emit
-
-
-@inlined
-def with_second(items, second):
-    return (items[0], second, *items[2:])

@@ -176,10 +176,6 @@ class Covered:
             "branches": [[*key, hits] for key, hits in sorted(self.branches.items())],
         }
 
-    def missed_kernels(self) -> list[str]:
-        reached = {kernel for kernel, _ in self.kernels}
-        return [name for name in all_kernels() if name not in reached]
-
     def missed_lines(self, path: str) -> list[int]:
         return sorted(line for line in lines_of(path) if not self.lines[path, line])
 
