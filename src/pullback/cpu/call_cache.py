@@ -242,7 +242,7 @@ def _repeat(record, passed, values, count, tensors):
 # are read and written by native code under the GIL only, so they agree at all times; NumPy drops
 # the references when the array dies. Behind the addresses stands where the last hit was: calls of
 # n layouts in rotation, as in a loop over the tensors of a model, always hit the n-th record.
-# Gain (that one is tried first): lerp with out= over 64 shapes of tensors 2.6.
+# Gain (the place of the last hit is tried first): lerp with out= over 64 shapes of tensors 3.05.
 _NONE, _ADDRESSES, _LENGTH = CAPACITY, CAPACITY + 1, CAPACITY + 2
 _USUAL = CAPACITY
 
