@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, lane_of, place, unless_failed
+from pullback.gpu.tile import bounds, grid, lane_of, place, unless_failed
 from pullback.ops.scan.gpu_kernels import shifted
 from pullback.ops.scan.gpu_states import (
     flags,
@@ -20,7 +20,7 @@ from pullback.ops.scan.gpu_states import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "chunks", "chunk"])
 def recur(
     a,
     b,
@@ -51,6 +51,7 @@ def recur(
 ):
     """h[j] = a[j]·h[j-1] + b[j] over `chunk` tiles of R rows. Starts from `start`, the states
     before each chunk, if given; with `total` it writes no result but the state of the chunk."""
+    n, rows = bounds(n, rows, step_b, extents, strides_b)
     program = tl.program_id(0).to(tl.int64)
     group, part = program // chunks, program % chunks
     row = group * R + tl.arange(0, R)
@@ -91,7 +92,7 @@ def recur(
             tl.store(total_f + row * chunks + part, any_flag, mask=row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "chunks", "chunk"])
 def recur_back(
     dh,
     a,
@@ -132,6 +133,7 @@ def recur_back(
     tiles of that scan, `before` has the h each ends with, `after` the a each starts with; `start`
     and `total` are of the backward walk, as in `recur`."""
     NEXT: tl.constexpr = -1 if REVERSE else 1
+    n, rows = bounds(n, rows, step_dh, extents, strides_dh)
     program = tl.program_id(0).to(tl.int64)
     group, part = program // chunks, program % chunks
     row = group * R + tl.arange(0, R)

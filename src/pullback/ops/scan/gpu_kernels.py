@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.pairs import narrowed, widened
-from pullback.gpu.tile import grid, lane_of, place, start_of_loop, unless_failed
+from pullback.gpu.tile import along, bounds, grid, lane_of, place, start_of_loop, unless_failed
 from pullback.ops.scan.gpu_states import (
     flags,
     join,
@@ -38,7 +38,7 @@ from pullback.ops.scan.gpu_sums import sum_tile
 from pullback.ops.segment.gpu_sums import run_sum
 
 
-@triton.jit(do_not_specialize=["tiles", "chunks", "chunk"])
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "chunks", "chunk"])
 def sweep(
     x,
     y,
@@ -74,6 +74,7 @@ def sweep(
     with `total` it writes no result but the state of the chunk. Sums of f32 are in pairs."""
     PAIRS: tl.constexpr = (STATE == "sum") & (x.dtype.element_ty == tl.float32)
     LAST: tl.constexpr = 0 if REVERSE else B - 1
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     program = tl.program_id(0).to(tl.int64)
     group, part = program // chunks, program % chunks
     row = group * R + tl.arange(0, R)
@@ -110,7 +111,7 @@ def sweep(
             if (STATE == "first") | (STATE == "last"):
                 # The winner's own bits; in place they still stand where it was met.
                 met = (n - 1 - v if REVERSE else v).to(tl.int64)
-                raw = tl.load(x + at_x[:, None] + met * step_x, mask=live, other=0.0)
+                raw = tl.load(x + at_x[:, None] + along(met, step_x), mask=live, other=0.0)
                 tl.store(y + grid(at_y, k, step_y), raw, mask=live)
                 if indices is not None:
                     at_i = place(row, extents, strides_i)
@@ -127,7 +128,7 @@ def sweep(
             tl.store(total_f + row * chunks + part, any_head, mask=row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def thread(us, vs, fs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
     """Join the states along each row, in place: state c becomes that of everything up to c, from
     the last state that `fs` flags on."""
@@ -139,7 +140,7 @@ def thread(us, vs, fs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.
     for t in range(start_of_loop(), tl.cdiv(count, B)):
         k = t * size + lane
         live = (row < rows)[:, None] & (k < count)[None, :]
-        at = grid(row * count, k, 1)
+        at = (row * count)[:, None] + k[None, :]
         u, v = load_state(us, vs, at, live, unit_u[:, None], unit_v[:, None])
         begins = None
         if fs is not None:
@@ -151,7 +152,7 @@ def thread(us, vs, fs, rows, count, STATE: tl.constexpr, R: tl.constexpr, B: tl.
         cu, cv = lane_of(u, lane, B - 1), lane_of(v, lane, B - 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "block", "shift"])
 def edges(
     source,
     edge,
@@ -160,7 +161,7 @@ def edges(
     tiles,
     block,
     shift,
-    step,
+    step_source,
     extents,
     strides,
     REVERSE: tl.constexpr,
@@ -175,8 +176,10 @@ def edges(
     tile = tiles - 1 - number if REVERSE else number
     k = tile * block + shift
     live = (row < rows)[:, None] & ((number < tiles) & (k < n))[None, :]
-    value = tl.load(source + grid(place(row, extents, strides), k, step), mask=live, other=0.0)
-    at = grid(row * tiles, number, 1)
+    value = tl.load(
+        source + grid(place(row, extents, strides), k, step_source), mask=live, other=0.0
+    )
+    at = (row * tiles)[:, None] + number[None, :]
     tl.store(edge + at, value.to(edge.dtype.element_ty), mask=live)
 
 
@@ -201,7 +204,7 @@ def shifted(
     return tl.where(inside[None, :], moved, edge[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "chunks", "chunk"])
 def sweep_back(
     dy,
     x,
@@ -244,6 +247,7 @@ def sweep_back(
     `start` and `total` are of the backward walk, as in `sweep`."""
     STATE: tl.constexpr = "linear" if (KIND == "product") | (KIND == "logsum") else "keep"
     NEXT: tl.constexpr = -1 if REVERSE else 1
+    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
     program = tl.program_id(0).to(tl.int64)
     group, part = program // chunks, program % chunks
     row = group * R + tl.arange(0, R)

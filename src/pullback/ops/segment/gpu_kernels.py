@@ -14,7 +14,7 @@ import triton.language as tl
 
 from pullback.gpu.exponential import power
 from pullback.gpu.pairs import narrowed
-from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
+from pullback.gpu.tile import divide, first_of, last_of, multiple, place, shared_by
 from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
 
 
@@ -146,7 +146,7 @@ def write_groups(
             tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit(do_not_specialize=["count", "groups", "padding", "blocks", "length"])
+@triton.jit(do_not_specialize=["count", "groups", "padding", "columns", "blocks", "length"])
 def reduce(
     source,
     out,
@@ -212,6 +212,7 @@ def reduce(
         (STATE == "sum") & (old_held is None) & (source.dtype.element_ty == tl.float32)
     )
     EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
+    columns = multiple(columns, source_columns)
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
     column = block * B + tl.arange(0, B)
@@ -273,7 +274,7 @@ def reduce(
             x, scale = tl.load(source + at, mask=use, other=0.0), None
             if factor is not None:
                 at = place(element, factor_extents, factor_strides)
-                if len(factor_columns) > 0:
+                if len(factor_columns) > 1:
                     at = at[:, None] + place(column, factor_columns, factor_steps)[None, :]
                     scale = tl.load(factor + at, mask=use, other=1)
                 else:
@@ -381,9 +382,10 @@ def reduce(
         tl.store(part_held + 2 * number + 1, tl.sum(tail_held, 0), mask=block == 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def fill(out, gate, value: tl.float64, count, out_extents, out_strides, B: tl.constexpr):
     """One value everywhere: what groups without rows have."""
+    count = multiple(count, out_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     if gate is not None:

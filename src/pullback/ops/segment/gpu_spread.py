@@ -5,12 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, place, start_of_loop
+from pullback.gpu.tile import divide, multiple, place, start_of_loop
 from pullback.ops.segment.gpu_kernels import run_product
 from pullback.ops.segment.gpu_sums import last_row
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def spread(
     ids,
     begin,
@@ -47,6 +47,7 @@ def spread(
 ):
     """Each row receives the gradient of its group: whole ("sum"), its share ("mean"), or its share
     if it is among the equals ("split"). With "skipped", only rows without a group are written."""
+    columns = multiple(columns, out_columns)
     program = tl.program_id(0).to(tl.int64)
     row = program // blocks * P + tl.arange(0, P)
     column = program % blocks * B + tl.arange(0, B)
@@ -86,7 +87,7 @@ def spread(
 # --- products: each row receives the gradient times the product of the others -------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def surround(
     keys,
     held,
@@ -157,7 +158,7 @@ def _element(x, order, p, same, column, wanted, extents, strides, columns, steps
     return tl.where(use, tl.load(x + at, mask=use, other=1.0).to(tl.float64), 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def spread_product(
     keys,
     order,
@@ -190,6 +191,7 @@ def spread_product(
 ):
     """A block of positions: products of the rows before and after each row, no division. `before`
     and `after` have what other blocks hold of the runs that this one begins and ends with."""
+    columns = multiple(columns, out_columns)
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
     column = block * B + tl.arange(0, B)
