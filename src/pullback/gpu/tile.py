@@ -76,6 +76,12 @@ def place(index, extents, strides):
 
 
 @triton.jit
+def cells(row, column, extents, strides, columns, steps):
+    """Offsets of rows by columns, which have loops of their own."""
+    return place(row, extents, strides)[:, None] + place(column, columns, steps)[None, :]
+
+
+@triton.jit
 def along(position, step):
     """Offsets of positions along an axis: a step of 1 is told as nothing."""
     if len(step) > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, multiple, place, start_of_loop
+from pullback.gpu.tile import cells, divide, multiple, place, start_of_loop
 from pullback.ops.segment.gpu_kernels import run_product
 from pullback.ops.segment.gpu_sums import last_row
 
@@ -64,8 +64,7 @@ def spread(
     if RULE == "skipped":
         live = live & ~kept[:, None]
     else:
-        at = place(group, grad_extents, grad_strides)[:, None]
-        at = at + place(column, grad_columns, grad_steps)[None, :]
+        at = cells(group, column, grad_extents, grad_strides, grad_columns, grad_steps)
         g = tl.load(grad + at, mask=take, other=0.0).to(WIDE)
     if RULE == "mean":
         first = tl.load(begin + group, mask=kept, other=0)
@@ -74,13 +73,11 @@ def spread(
     elif RULE == "split":
         best = tl.load(value + table, mask=take, other=0.0)
         equals = tl.load(holder + table, mask=take, other=1)
-        at = place(row, x_extents, x_strides)[:, None]
-        at = at + place(column, x_columns, x_steps)[None, :]
+        at = cells(row, column, x_extents, x_strides, x_columns, x_steps)
         own = tl.load(x + at, mask=take, other=0.0).to(WIDE) * SIGN
         tie = (own == best) | ((own != own) & (best != best))
         g = tl.where(tie, divide(g, equals.to(WIDE)), 0.0)
-    at = place(row, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
+    at = cells(row, column, out_extents, out_strides, out_columns, out_steps)
     tl.store(out + at, tl.where(take, g, 0.0).to(out.dtype.element_ty), mask=live)
 
 
@@ -154,41 +151,17 @@ def _element(x, order, p, same, column, wanted, extents, strides, columns, steps
     if order is not None:
         row = tl.load(order + p, mask=same, other=0)
     use = same[:, None] & wanted[None, :]
-    at = place(row, extents, strides)[:, None] + place(column, columns, steps)[None, :]
+    at = cells(row, column, extents, strides, columns, steps)
     return tl.where(use, tl.load(x + at, mask=use, other=1.0).to(tl.float64), 1.0)
 
 
 @triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def spread_product(
-    keys,
-    order,
-    grad,
-    x,
-    before,
-    after,
-    out,
-    gate,
-    count,
-    groups,
-    columns,
-    blocks,
-    keys_extents,
-    keys_strides,
-    grad_extents,
-    grad_strides,
-    grad_columns,
-    grad_steps,
-    x_extents,
-    x_strides,
-    x_columns,
-    x_steps,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    L: tl.constexpr,
-    B: tl.constexpr,
-):
+    keys, order, grad, x, before, after, out, gate, count, groups, columns, blocks,
+    keys_extents, keys_strides, grad_extents, grad_strides, grad_columns, grad_steps,
+    x_extents, x_strides, x_columns, x_steps, out_extents, out_strides, out_columns, out_steps,
+    L: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     """A block of positions: products of the rows before and after each row, no division. `before`
     and `after` have what other blocks hold of the runs that this one begins and ends with."""
     columns = multiple(columns, out_columns)
@@ -231,13 +204,11 @@ def spread_product(
         use = open[:, None] & wanted[None, :]
         product *= tl.load(before + at, mask=use, other=1.0)
         product *= tl.load(after + at, mask=use, other=1.0)
-    at = place(key, grad_extents, grad_strides)[:, None]
-    at = at + place(column, grad_columns, grad_steps)[None, :]
+    at = cells(key, column, grad_extents, grad_strides, grad_columns, grad_steps)
     use = kept[:, None] & wanted[None, :]
     g = tl.load(grad + at, mask=use, other=0.0).to(tl.float64)
     row = p
     if order is not None:
         row = tl.load(order + p, mask=kept, other=0)
-    at = place(row, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
+    at = cells(row, column, out_extents, out_strides, out_columns, out_steps)
     tl.store(out + at, (g * product).to(out.dtype.element_ty), mask=use)
