@@ -58,7 +58,7 @@ def _computed(desc: Any) -> ElementKind:
 
 def _table(desc: Any, backward: bool) -> Steps:
     """The launch table for rows along memory."""
-    if kind_of(desc) not in _EXPONENTIAL:
+    if kind_of(desc) not in _EXPONENTIAL or (desc.element is ElementKind.F64 and not backward):
         return ALONG
     plain = kind_of(desc) is SoftmaxKind.SOFTMAX
     narrow = desc.element.itemsize <= (4 if backward else 2 * plain)
