@@ -6,7 +6,7 @@ Needs debootstrap, dpkg-deb and qemu-aarch64-static (Debian: debootstrap, qemu-u
 for the first of them, and a network. Emulated, a kernel takes half a minute to compile. So this
 Python compiles the kernels, for aarch64, into the cache where the other finds them; what runs is
 what would run there. The other Python must be of the same minor version. With --wheel its package
-is run, from the kernels that it carries, and an import of Numba is an error.
+is run, from the kernels that it carries, where Numba is not installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any
 
 SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 TRIPLE = "aarch64-unknown-linux-gnu"
-PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes")
+REQUIRED = ("numpy", "ml_dtypes")
+PACKAGES = (*REQUIRED, "numba", "llvmlite")
 TAGS = ("manylinux_2_17", "manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux2014")
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
@@ -60,27 +61,23 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | cache | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 
 
-def emulated(folder: Path, *arguments: str, package: Path = SOURCES, **options: Any) -> str:
+def emulated(folder: Path, *arguments: str, site: Path | None = None, **options: Any) -> str:
     root = folder / "root"
-    paths = {"PYTHONPATH": f"{package}:{folder / 'site'}", "PYTHONHOME": str(root / "usr")}
+    packages = str(site or f"{SOURCES}:{folder / 'site'}")
+    paths = {"PYTHONPATH": packages, "PYTHONHOME": str(root / "usr")}
     python = ("qemu-aarch64-static", "-L", root, root / "usr/bin/python3")
-    return run(*python, *arguments, env=environment(folder) | paths, **options)
-
-
-WITHOUT_NUMBA = """
-import sys
-sys.modules["numba"] = None
-from pullback.verify.hashes import main
-sys.exit(main())
-"""
+    about = dict(os.environ) if site else environment(folder)
+    return run(*python, *arguments, env=about | paths, **options)
 
 
 def run_wheel(folder: Path, wheel: Path, rows: list[str]) -> None:
-    """The table, by the kernels that a wheel carries."""
+    """The table, by the kernels that a wheel carries, beside what it requires and nothing else."""
     package = folder / "wheel"
     shutil.rmtree(package, ignore_errors=True)
-    run(sys.executable, "-m", "zipfile", "-e", wheel, package)
-    emulated(folder, "-c", WITHOUT_NUMBA, *rows, package=package)
+    required = [p for p in (folder / "wheels").glob("*.whl") if p.name.startswith(REQUIRED)]
+    for file in (wheel, *required):
+        run(sys.executable, "-m", "zipfile", "-e", file, package)
+    emulated(folder, "-m", "pullback.verify.hashes", *rows, site=package)
 
 
 # --- compiling for it -----------------------------------------------------------------------------
