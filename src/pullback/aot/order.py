@@ -1,8 +1,8 @@
 """The order of functions in a library: next to code that is like it.
 
 A wheel is compressed by deflate, which finds repetitions within 32 KB alone; a kernel takes 20.
-Kernels of one walk or of one dtype repeat each other. In this order all of them for AVX2 take 5.0 MB,
-by name 5.2, and in no order 5.8.
+Kernels of one walk or of one dtype repeat each other. In this order all of them for AVX2 take
+5.0 MB, by name 5.2, and in no order 5.8.
 """
 
 from __future__ import annotations
