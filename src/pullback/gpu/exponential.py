@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.pairs import two_sum
+from pullback.gpu.pairs import two_product, two_sum
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN2_HIGH = tl.constexpr(0.6931471824645996)
@@ -43,8 +43,9 @@ def exp_f32(x):
 
 
 @triton.jit
-def log_f32(x):
-    """log x within 1 ulp, for normal x in (0, inf)."""
+def _log_parts(x):
+    """x = 2^k·(1 + f), and log x = k·ln 2 + f - f²/2 + rest, of which the high part of ln 2 is left
+    to be multiplied; x is normal and in (0, inf)."""
     bits = x.to(tl.int32, bitcast=True)
     offset = bits - _HALF_ROOT + _ONE
     k = ((offset >> 23) - 127).to(tl.float32)
@@ -54,8 +55,25 @@ def log_f32(x):
     z = s * s
     square = f * f * 0.5
     tail = tl.fma(z, tl.fma(z, 0.29873094, 0.39977494), 0.66666776)
-    rest = tl.fma(s, tl.fma(z, tail, square), k * _LN2_LOW)
+    return k, f, square, tl.fma(s, tl.fma(z, tail, square), k * _LN2_LOW)
+
+
+@triton.jit
+def log_f32(x):
+    """log x within 1 ulp, for normal x in (0, inf)."""
+    k, f, square, rest = _log_parts(x)
     return tl.fma(k, _LN2_HIGH, f - (square - rest))
+
+
+@triton.jit
+def log_pair(x):
+    """The same as a pair, within 2^-27 of one, or of itself if that is less."""
+    k, f, _, rest = _log_parts(x)
+    whole, lost = two_product(k, _LN2_HIGH)
+    square, lost_square = two_product(f, f * 0.5)
+    high, low = two_sum(whole, f)
+    high, lower = two_sum(high, -square)
+    return two_sum(high, (lost + low + lower) + (rest - lost_square))
 
 
 @triton.jit
