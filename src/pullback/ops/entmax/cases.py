@@ -80,7 +80,8 @@ def _tile_rows(rng: np.random.Generator) -> Iterator[Case]:
         alpha = ALPHAS[turn % len(ALPHAS)]
         found = list(_case(rng, name, rng.standard_normal(shape), alpha, axis))
         yield found[0]
-        for case in found[1:] if name.startswith("long") else (found[1 + turn % 2 :] or found[1:])[:1]:
+        losses = found[1:] if name.startswith("long") else found[1 + turn % 2 :][:1] or found[1:]
+        for case in losses:
             yield replace(case, name=name)
 
 

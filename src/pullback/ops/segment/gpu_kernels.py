@@ -12,10 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import power
 from pullback.gpu.pairs import narrowed
 from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
+from pullback.ops.segment.gpu_mapped import mapped
 from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
+from pullback.ops.segment.gpu_write import write_groups
 
 
 @triton.jit
@@ -84,69 +85,7 @@ def unit(P: tl.constexpr, B: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constex
     return u, v
 
 
-@triton.jit
-def write_groups(
-    u,
-    v,
-    group,
-    column,
-    live,
-    out,
-    index,
-    source,
-    rows,
-    grad,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    index_strides,
-    index_steps,
-    source_extents,
-    source_strides,
-    source_columns,
-    source_steps,
-    grad_extents,
-    grad_strides,
-    grad_columns,
-    grad_steps,
-    STATE: tl.constexpr,
-    WINNERS: tl.constexpr,
-):
-    """Write the groups of a tile that `live` names. WINNERS: the state itself is the result, u in
-    `out` and v in `index`. With `grad`, the row that holds an extremum receives the gradient of its
-    group."""
-    EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
-    if grad is not None:
-        at = place(group, grad_extents, grad_strides)[:, None]
-        at = at + place(column, grad_columns, grad_steps)[None, :]
-        g = tl.load(grad + at, mask=live, other=0.0)
-        at = place(v, out_extents, out_strides) + place(column, out_columns, out_steps)[None, :]
-        tl.store(out + at, g, mask=live)
-    else:
-        at = place(group, out_extents, out_strides)[:, None]
-        at = at + place(column, out_columns, out_steps)[None, :]
-        if index is not None:
-            at_index = place(group, out_extents, index_strides)[:, None]
-            at_index = at_index + place(column, out_columns, index_steps)[None, :]
-        if WINNERS:
-            tl.store(out + at, u, mask=live)
-            tl.store(index + at_index, v, mask=live)
-        elif EXTREMUM:
-            row = v
-            if rows is not None:
-                row = tl.load(rows + v, mask=live, other=0)
-            # The winner's own bits.
-            bits = place(row, source_extents, source_strides)
-            bits = bits + place(column, source_columns, source_steps)[None, :]
-            tl.store(out + at, tl.load(source + bits, mask=live, other=0.0), mask=live)
-            if index is not None:
-                tl.store(index + at_index, row, mask=live)
-        else:
-            tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
-
-
-@triton.jit(do_not_specialize=["count", "groups", "padding", "blocks", "length"])
+@triton.jit(do_not_specialize=["count", "groups", "padding", "ddof", "blocks", "length"])
 def reduce(
     source,
     out,
@@ -157,6 +96,7 @@ def reduce(
     rows,
     factor,
     shift,
+    mean,
     gate,
     old_u,
     old_v,
@@ -168,6 +108,7 @@ def reduce(
     count,
     groups,
     padding,
+    ddof,
     columns,
     blocks,
     length,
@@ -194,20 +135,24 @@ def reduce(
     STATE: tl.constexpr,
     SIGN: tl.constexpr,
     MEAN: tl.constexpr,
+    ROOT: tl.constexpr,
     DIVIDE: tl.constexpr,
     KEEP: tl.constexpr,
     WINNERS: tl.constexpr,
+    SHIFT: tl.constexpr,
     WIDE: tl.constexpr,
+    OUT: tl.constexpr,
     P: tl.constexpr,
     B: tl.constexpr,
 ):
     """The runs of a block of `length` positions, B columns of them, P rows at a time. Position p
     has a key and holds element order[p], which reads row rows[element] of the source, or none if
     that is negative; `factor`, one for each element, or a row if it has columns, is what its row is
-    multiplied with, or divided by; with `shift`, one row for each group, powers e^(x - shift) are
-    reduced. Where there are `old` parts, positions are those instead. Keys outside of the groups,
-    and `padding`, are left out. KEEP: results are added to what is there. Without `out`, parts are
-    all that is wanted. Sums of f32 are in pairs."""
+    multiplied with, or divided by; with `shift`, one row for each group, what `mapped` makes of it
+    is reduced. Where there are `old` parts, positions are those instead. Keys outside of the
+    groups, and `padding`, are left out. With `ddof`, sums are divided by the number of rows less
+    that. KEEP: results are added to what is there. Without `out`, parts are all that is wanted.
+    Sums of f32 are in pairs."""
     PAIRS: tl.constexpr = (
         (STATE == "sum") & (old_held is None) & (source.dtype.element_ty == tl.float32)
     )
@@ -270,7 +215,8 @@ def reduce(
             use = kept[:, None] & live[None, :]
             at = place(row, source_extents, source_strides)[:, None]
             at = at + place(column, source_columns, source_steps)[None, :]
-            x, scale = tl.load(source + at, mask=use, other=0.0), None
+            raw = tl.load(source + at, mask=use, other=0.0)
+            x, rest, pivot, middle, scale = raw, None, None, None, None
             if factor is not None:
                 at = place(element, factor_extents, factor_strides)
                 if len(factor_columns) > 0:
@@ -280,8 +226,7 @@ def reduce(
                     scale = tl.load(factor + at, mask=kept, other=1)[:, None]
             if shift is not None:
                 at = (key * columns)[:, None] + column[None, :]
-                top = tl.load(shift + at, mask=use, other=0.0)
-                x = power(x.to(top.dtype), top, use, PAIRS)
+                x, rest, pivot, middle = mapped(raw, shift, mean, at, use, SHIFT, PAIRS, WIDE)
             if not PAIRS:
                 u = x.to(WIDE)
                 if scale is not None:
@@ -317,6 +262,10 @@ def reduce(
         if PAIRS:
             u, carry_s, carry_r, carry_u = sum_tile(
                 x,
+                rest,
+                raw,
+                pivot,
+                middle,
                 scale,
                 flag,
                 held,
@@ -327,8 +276,12 @@ def reduce(
                 carry_s,
                 carry_r,
                 carry_u,
+                ddof,
+                SHIFT == "square",
                 MEAN,
+                ROOT,
                 DIVIDE,
+                OUT,
                 P,
             )
             v = tl.zeros([P, B], tl.int64)
@@ -344,7 +297,7 @@ def reduce(
                 tl.store(part_u + at_part, u, mask=cut)
                 if part_v is not None:
                     tl.store(part_v + at_part, v, mask=cut)
-            u = finish(u, held, old, MEAN)
+            u = finish(u, held, old, ddof, MEAN, ROOT)
         if out is not None:
             write_groups(
                 u,
@@ -379,14 +332,3 @@ def reduce(
         tl.store(part_key + 2 * number + 1, last_key, mask=block == 0)
         tl.store(part_held + 2 * number, tl.sum(head_held, 0), mask=block == 0)
         tl.store(part_held + 2 * number + 1, tl.sum(tail_held, 0), mask=block == 0)
-
-
-@triton.jit
-def fill(out, gate, value: tl.float64, count, out_extents, out_strides, B: tl.constexpr):
-    """One value everywhere: what groups without rows have."""
-    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    live = k < count
-    if gate is not None:
-        live = live & (tl.load(gate) == 0)
-    block = tl.full([B], value, tl.float64).to(out.dtype.element_ty)
-    tl.store(out + place(k, out_extents, out_strides), block, mask=live)

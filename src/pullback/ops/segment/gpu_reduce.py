@@ -10,6 +10,7 @@ from pullback.contract.element import ElementKind
 from pullback.gpu.program import (
     ALIGNMENT,
     Arena,
+    Operand,
     Scratch,
     Sort,
     Step,
@@ -65,6 +66,12 @@ def tables(names: Sequence[str], views: Sequence[Any], lead: int = 1) -> dict[st
     return found
 
 
+def _result(out: Operand | Scratch | None) -> ElementKind:
+    """What sums in pairs end as."""
+    wanted = ElementKind.F32 if out is None else out.element
+    return ElementKind.F64 if wanted is ElementKind.F64 else ElementKind.F32
+
+
 def dense(name: str, rows: int, columns: int) -> dict[str, Any]:
     """The same for scratch of rows by columns."""
     return {
@@ -110,6 +117,7 @@ class Reduction:
     state: str
     sign: int = 1
     mean: bool = False
+    root: bool = False
     divide: bool = False
     keep: bool = False
     winners: bool = False
@@ -153,6 +161,9 @@ class Reduction:
         arguments = {
             "grad": None,
             "padding": None,
+            "ddof": None,
+            "mean": None,
+            "SHIFT": None,
             **{f"grad_{part}": () for part in ("extents", "strides", "columns", "steps")},
             "shift": None,
             **NO_FACTOR,
@@ -165,10 +176,12 @@ class Reduction:
             "STATE": self.state,
             "SIGN": self.sign,
             "MEAN": self.mean,
+            "ROOT": self.root,
             "DIVIDE": self.divide,
             "KEEP": self.keep,
             "WINNERS": self.winners,
             "WIDE": wide(self.carried),
+            "OUT": wide(_result(tensors["out"])),
             "P": tile.rows,
             "B": tile.block,
         }
@@ -181,7 +194,8 @@ class Reduction:
             traffic = self._traffic(level, bool(found))
             found.append(Step(reduce, grid, {**arguments, **own}, tile.warps, traffic))
             old = {f"old_{part}": parts[f"part_{part}"] for part in ("u", "v", "held")}
-            arguments |= {"keys": parts["part_key"], "order": None, "factor": None, "shift": None}
+            arguments |= {"keys": parts["part_key"], "order": None, "factor": None}
+            arguments |= {"shift": None, "mean": None, "SHIFT": None}
             arguments |= {"keys_extents": (2 * level.blocks,), "keys_strides": (1,)}
             arguments |= NO_FACTOR
         return found

@@ -41,21 +41,38 @@ class Cells:
     def take(self, element: ElementKind) -> Scratch:
         return self.groups.arena.take(element, self.desc.num_segments * self.desc.embedding_dim)
 
-    def reduce(
-        self, state: str, carried: ElementKind, source: dict[str, Any], **found: Any
-    ) -> None:
-        desc = self.desc
+    @staticmethod
+    def _reduction(desc: Any, state: str, carried: ElementKind, **options: Any) -> Reduction:
         sizes = {"groups": desc.num_segments, "columns": desc.embedding_dim}
-        reduction = Reduction(
+        return Reduction(
             **sizes,
             positions=desc.num_inputs,
             element=desc.element,
             carried=carried,
             state=state,
             winners=state == "split",
+            **options,
         )
-        tensors = {**_NONE, **lookup(self.groups), **source, **found}
-        tensors |= dense("out", desc.num_segments, desc.embedding_dim)
+
+    @staticmethod
+    def parts(desc: Any, state: str, carried: ElementKind) -> int:
+        """Scratch that a reduction takes beside its result."""
+        return Cells._reduction(desc, state, carried).nbytes
+
+    def reduce(
+        self,
+        state: str,
+        carried: ElementKind,
+        source: dict[str, Any],
+        averaged: bool = False,
+        root: bool = False,
+        **found: Any,
+    ) -> None:
+        """Into scratch, unless the loops of a result are given."""
+        desc = self.desc
+        reduction = self._reduction(desc, state, carried, mean=averaged, root=root)
+        cells = dense("out", desc.num_segments, desc.embedding_dim)
+        tensors = {**_NONE, **lookup(self.groups), **source, **cells, **found}
         self.groups.steps += reduction.steps(self.groups.arena, tensors)
 
     def peaks(self, source: dict[str, Any], cleared: bool = False) -> dict[str, Scratch]:
@@ -77,7 +94,7 @@ class Cells:
     def of_powers(self, source: dict[str, Any], cleared: bool = False) -> dict[str, Scratch]:
         """The same, and the sum of the powers relative to the largest."""
         found = self.peaks(source, cleared)
-        return {**found, "total": self.sums(source, shift=found["peak"])}
+        return {**found, "total": self.sums(source, shift=found["peak"], SHIFT="power")}
 
     def spread(self, kernel: Any, ids: dict[str, Any], reads: int, **arguments: Any) -> None:
         """A step over all rows that looks up their cells."""
@@ -109,10 +126,7 @@ def cell_bytes(desc: Any) -> int:
     """Scratch for a maximum, a count and a sum of each cell, and for parts of two reductions."""
     cells = desc.num_segments * desc.embedding_dim
     kept = computed(desc.element)
-    fields = {"groups": desc.num_segments, "columns": desc.embedding_dim}
-    fields |= {"positions": desc.num_inputs, "element": desc.element}
-    parts = Reduction(carried=kept, state="split", **fields).nbytes
-    parts += Reduction(carried=desc.element.accumulator, state="sum", **fields).nbytes
+    parts = Cells.parts(desc, "split", kept) + Cells.parts(desc, "sum", desc.element.accumulator)
     return (2 * kept.itemsize + 8) * cells + 3 * ALIGNMENT + parts
 
 

@@ -15,7 +15,7 @@ from pullback.gpu.tile import divide, place
 
 
 @triton.jit
-def _rows(ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B):
+def rows_of_block(ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B):
     """Of a block of rows by columns: rows, columns, the group of each row, which elements there
     are, and which of them belong to a group."""
     program = tl.program_id(0).to(tl.int64)
@@ -89,7 +89,7 @@ def share(
 ):
     """Each row's share of its segment, or the logarithm of it; with `grad`, times the gradient of
     the segment. Segments of only -inf have no gradient, rows of no segment no share."""
-    row, column, group, live, take = _rows(
+    row, column, group, live, take = rows_of_block(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
     at = place(row, x_extents, x_strides)[:, None]
@@ -145,7 +145,7 @@ def share_back(
 ):
     """The gradient of each row: `peak` is the largest y of its segment, which says whether there is
     any mass, `total` the sum of dy, or of y·dy."""
-    row, column, group, live, take = _rows(
+    row, column, group, live, take = rows_of_block(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
     table = (group * columns)[:, None] + column[None, :]
