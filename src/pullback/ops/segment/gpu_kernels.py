@@ -16,6 +16,7 @@ from pullback.gpu.pairs import narrowed
 from pullback.gpu.tile import divide, first_of, last_of, place, shared_by
 from pullback.ops.segment.gpu_mapped import mapped
 from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
+from pullback.ops.segment.gpu_won import won
 from pullback.ops.segment.gpu_write import write_groups
 
 
@@ -97,6 +98,7 @@ def reduce(
     factor,
     shift,
     mean,
+    own,
     gate,
     old_u,
     old_v,
@@ -132,6 +134,10 @@ def reduce(
     grad_strides,
     grad_columns,
     grad_steps,
+    own_extents,
+    own_strides,
+    own_columns,
+    own_steps,
     STATE: tl.constexpr,
     SIGN: tl.constexpr,
     MEAN: tl.constexpr,
@@ -149,10 +155,11 @@ def reduce(
     has a key and holds element order[p], which reads row rows[element] of the source, or none if
     that is negative; `factor`, one for each element, or a row if it has columns, is what its row is
     multiplied with, or divided by; with `shift`, one row for each group, what `mapped` makes of it
-    is reduced. Where there are `old` parts, positions are those instead. Keys outside of the
-    groups, and `padding`, are left out. With `ddof`, sums are divided by the number of rows less
-    that. KEEP: results are added to what is there. Without `out`, parts are all that is wanted.
-    Sums of f32 are in pairs."""
+    is reduced, or `won`, where groups are rows of the source and `own` has one for each key. Where
+    there are `old` parts, positions are those instead. Keys outside of the groups, and `padding`,
+    are left out. With `ddof`, sums are divided by the number of rows less that. KEEP: results are
+    added to what is there. Without `out`, parts are all that is wanted. Sums of f32 are in
+    pairs."""
     PAIRS: tl.constexpr = (
         (STATE == "sum") & (old_held is None) & (source.dtype.element_ty == tl.float32)
     )
@@ -224,7 +231,27 @@ def reduce(
                     scale = tl.load(factor + at, mask=use, other=1)
                 else:
                     scale = tl.load(factor + at, mask=kept, other=1)[:, None]
-            if shift is not None:
+            if own is not None:
+                at = (row * columns)[:, None] + column[None, :]
+                x, rest = won(
+                    raw,
+                    shift,
+                    mean,
+                    own,
+                    element,
+                    key,
+                    column,
+                    at,
+                    use,
+                    own_extents,
+                    own_strides,
+                    own_columns,
+                    own_steps,
+                    SHIFT,
+                    PAIRS,
+                    WIDE,
+                )
+            elif shift is not None:
                 at = (key * columns)[:, None] + column[None, :]
                 x, rest, pivot, middle = mapped(raw, shift, mean, at, use, SHIFT, PAIRS, WIDE)
             if not PAIRS:

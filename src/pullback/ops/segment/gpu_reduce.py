@@ -37,9 +37,8 @@ SHORTEST, LONGEST = 64, 1024  # positions of a block
 PROGRAMS = 2048  # as many as keep a large GPU busy, as these have few warps
 
 
-NO_FACTOR: dict[str, Any] = {
-    f"factor_{part}": () for part in ("extents", "strides", "columns", "steps")
-}
+_LOOPS = ("extents", "strides", "columns", "steps")
+NO_FACTOR: dict[str, Any] = {f"factor_{part}": () for part in _LOOPS}
 
 
 def table(name: str, view: Any, lead: int = 1) -> dict[str, Any]:
@@ -163,8 +162,9 @@ class Reduction:
             "padding": None,
             "ddof": None,
             "mean": None,
+            "own": None,
             "SHIFT": None,
-            **{f"grad_{part}": () for part in ("extents", "strides", "columns", "steps")},
+            **{f"{name}_{part}": () for name in ("grad", "own") for part in _LOOPS},
             "shift": None,
             **NO_FACTOR,
             "index_strides": tensors["out_strides"],
@@ -195,7 +195,8 @@ class Reduction:
             found.append(Step(reduce, grid, {**arguments, **own}, tile.warps, traffic))
             old = {f"old_{part}": parts[f"part_{part}"] for part in ("u", "v", "held")}
             arguments |= {"keys": parts["part_key"], "order": None, "factor": None}
-            arguments |= {"shift": None, "mean": None, "SHIFT": None}
+            arguments |= {"shift": None, "mean": None, "own": None, "SHIFT": None}
+            arguments |= {f"own_{part}": () for part in _LOOPS}
             arguments |= {"keys_extents": (2 * level.blocks,), "keys_strides": (1,)}
             arguments |= NO_FACTOR
         return found

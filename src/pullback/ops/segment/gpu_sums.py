@@ -110,7 +110,7 @@ def _term(x, rest, scale, SQUARE: tl.constexpr, DIVIDE: tl.constexpr):
 
 
 @triton.jit
-def _wide_term(x, raw, pivot, mean, scale, SQUARE: tl.constexpr, DIVIDE: tl.constexpr):
+def _wide_term(x, rest, raw, pivot, mean, scale, SQUARE: tl.constexpr, DIVIDE: tl.constexpr):
     """The same in f64, from rows as they were read."""
     if pivot is not None:
         u = wide_gap(raw, pivot, mean, tl.float64)
@@ -118,6 +118,8 @@ def _wide_term(x, raw, pivot, mean, scale, SQUARE: tl.constexpr, DIVIDE: tl.cons
             u = u * u
     else:
         u = x.to(tl.float64)
+        if rest is not None:
+            u = tl.where(tl.abs(x) < float("inf"), u + rest.to(tl.float64), u)
         if scale is not None:
             u = u / scale.to(tl.float64) if DIVIDE else u * scale.to(tl.float64)
     return u
@@ -161,7 +163,7 @@ def sum_tile(
     else:
         beyond = beyond | ~(tl.abs(s) < float("inf"))
     if tl.max(tl.max(beyond.to(tl.int32), 1), 0) > 0:
-        u = _wide_term(x, raw, pivot, mean, scale, SQUARE, DIVIDE)
+        u = _wide_term(x, rest, raw, pivot, mean, scale, SQUARE, DIVIDE)
         _, u = tl.associative_scan((flag, u), 0, run_sum)
         u = tl.where(begun == 0, widened(cs, cr, cu) + u, u)
         if part is not None:
