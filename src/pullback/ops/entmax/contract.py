@@ -314,7 +314,7 @@ class EntmaxPlan(Plan[EntmaxDescriptor, EntmaxArgs]):
         op=_op,
         validate=lambda desc: _check("entmax", desc),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:forward"},
+        backends=_everywhere("forward"),
         reference=_reference,
         failures=FAILURES,
     )
@@ -340,7 +340,7 @@ class EntmaxBackwardPlan(Plan[EntmaxBackwardDescriptor, EntmaxBackwardArgs]):
         op=_op_backward,
         validate=_check_backward,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:backward"},
+        backends=_everywhere("backward"),
         reference=_reference_backward,
         workspace=_workspace,
         failures=FAILURES,

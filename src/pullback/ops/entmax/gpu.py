@@ -1,35 +1,44 @@
-"""Fenchel-Young losses on the GPU: which steps they take. Classes are checked on the device, as
-indices of segments are."""
+"""entmax and the Fenchel-Young losses on the GPU: which steps they take. Classes are checked on the
+device, as indices of segments are, and so are alphas of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.contract.element import ElementKind
 from pullback.contract.guarantee import PrecisionGuarantee, guarantee
 from pullback.contract.kinds import Reproducibility
-from pullback.gpu.program import (
-    Arena,
-    GpuProgram,
-    Layout,
-    Operand,
-    Step,
-    ceil_div,
-    operands,
-)
-from pullback.gpu.sketch import Sample
+from pullback.gpu.program import ALIGNMENT, GpuProgram, Layout, Operand, Scratch
+from pullback.gpu.sketch import Sample, Sketch
 from pullback.gpu.tile import wide
-from pullback.ops.entmax.contract import ALPHAS, EntmaxKind, loss_alpha, row_shape
+from pullback.ops.entmax.contract import ALPHAS, EntmaxKind, alpha_shape, loss_alpha, row_shape
+from pullback.ops.entmax.gpu_kernels import (
+    alpha_back,
+    conclude_alphas,
+    entmax_back,
+    entmax_map,
+    find_alphas,
+)
 from pullback.ops.entmax.gpu_loss import loss_rows, loss_tiles
 from pullback.ops.entmax.gpu_loss_back import loss_back
-from pullback.ops.segment.gpu_groups import Groups, check_bytes
-from pullback.ops.simplex.gpu import ACROSS, ALONG
-from pullback.tensor.layout import AxisLoops, along_axis
+from pullback.ops.entmax.gpu_walk import (
+    PLAIN,
+    POWERS,
+    check_alphas,
+    extent_of,
+    given,
+    groups_of,
+    row_check_bytes,
+    step_of,
+)
+from pullback.ops.lerp.gpu import sum_bytes, sum_steps
+from pullback.ops.segment.gpu_groups import Groups, walk
+from pullback.tensor.layout import contiguous_strides
 
 CLASSES = 2  # the slot
-OF_ROWS = ("classes", "loss", "dy")  # one number for each row
+BAD_ALPHA = 2  # the status word
 # By alpha, the maps that have kernels of their own.
 KINDS = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
 # Of each element the relative distance of neighbours, twice, and the absolute one at 0: numbers
@@ -42,100 +51,142 @@ DIGITS = {
 }
 
 
+# --- maps ---------------------------------------------------------------------------------------
+
+
+def _program(groups: Groups) -> GpuProgram:
+    return GpuProgram(tuple(groups.steps), groups.status)
+
+
+def _beta(desc: Any, groups: Groups, slot: int, alpha: Any) -> dict[str, Any]:
+    """Alpha as kernels take it: a number less 1, or a tensor, which is checked."""
+    if alpha is None:
+        return {"alpha": None, "beta": desc.alpha - 1.0}
+    tensor = given(slot, alpha)
+    assert tensor is not None
+    check_alphas(desc, groups, tensor, (find_alphas, conclude_alphas), BAD_ALPHA)
+    return {"alpha": tensor, "beta": 0.0}
+
+
+def _forward(desc: Any, x: Any, alpha: Any, y: Any) -> GpuProgram:
+    groups = groups_of(desc)
+    known = _beta(desc, groups, 1, alpha)
+    tensors = {"x": given(0, x), "alpha": known["alpha"], "y": given(2, y)}
+    if groups.extent:
+        step_of(desc, groups, tensors, (entmax_map, entmax_map), POWERS, beta=known["beta"])
+    return _program(groups)
+
+
+class _Source(NamedTuple):
+    """What is summed to another shape."""
+
+    operand: Scratch
+    strides: tuple[int, ...]
+
+
+def _whole(desc: Any) -> tuple[int, ...]:
+    """The shape of what has one number for each row, with the axis."""
+    return tuple(1 if k == desc.softmax_axis else n for k, n in enumerate(desc.input_shape))
+
+
+def _backward(desc: Any, dy: Any, y: Any, alpha: Any, x: Any, dx: Any, dalpha: Any) -> GpuProgram:
+    """dx may be the buffer of dy, so what else reads that comes first."""
+    groups = groups_of(desc)
+    known = _beta(desc, groups, 2, alpha)
+    if alpha is not None:
+        _alpha_steps(desc, groups, known["alpha"], dy, x, dalpha)
+    tensors = {"dy": given(0, dy), "y": given(1, y), "alpha": known["alpha"], "dx": given(4, dx)}
+    if groups.extent:
+        step_of(desc, groups, tensors, (entmax_back, entmax_back), POWERS, beta=known["beta"])
+    return _program(groups)
+
+
+def _alpha_steps(desc: Any, groups: Groups, alpha: Any, dy: Any, x: Any, dalpha: Any) -> None:
+    """The gradient of each row's alpha, summed to the shape that alpha had."""
+    out, shape = Operand(5, dalpha.element), _whole(desc)
+    strides = contiguous_strides(shape)
+    if not groups.extent:
+        groups.fill({"out": out, **walk("out", dalpha)}, 0.0)
+        return
+    each = groups.arena.take(ElementKind.F64, groups.count)
+    found = (each, Sketch(shape, strides, ElementKind.F64))
+    tensors = {"dy": given(0, dy), "alpha": alpha, "x": given(3, x), "out": found}
+    step_of(desc, groups, tensors, (alpha_back, alpha_back), POWERS)
+    source = _Source(each, strides)
+    groups.steps += sum_steps(
+        shape, ElementKind.F64, source, out, dalpha, groups.status, groups.arena
+    )
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
 def _computed(desc: Any) -> ElementKind:
     """What a loss is computed in: those of f32 by exponentials in pairs of f32."""
+    if loss_alpha(desc) not in KINDS:
+        return ElementKind.F64
     if desc.element is ElementKind.F32 and loss_alpha(desc) == 1:
         return ElementKind.F32
     return desc.element.accumulator
 
 
-def _extent(desc: Any) -> int:
-    shape: tuple[int, ...] = desc.input_shape
-    return shape[desc.softmax_axis] if shape else 1
-
-
 def _checked(desc: Any, classes: Any) -> Groups:
     """Classes, checked if there are any."""
-    groups = Groups(prod(row_shape(desc)), _extent(desc), Arena(), [])
+    groups = groups_of(desc)
     if classes is not None:
         groups.check(Operand(CLASSES, classes.element), classes, strict=True, ascending=False)
     return groups
 
 
-def _walked(desc: Any, views: dict[str, Any]) -> tuple[AxisLoops, dict[str, Any]]:
-    """The walk along rows, and what kernels are told of tensors: those that are not given are None.
-    What has one number for each row stays where it is."""
-    rank, axis = len(desc.input_shape), desc.softmax_axis
-    given = {name: view for name, view in views.items() if view is not None}
-    walked = [name for name in given if name not in OF_ROWS]
-    beside = [name for name in given if name in OF_ROWS]
-    still = [
-        (*given[n].strides[:axis], *(0,) * bool(rank), *given[n].strides[axis:]) for n in beside
-    ]
-    loops = along_axis(desc.input_shape, axis, [given[n].strides for n in walked], still)
-    arguments: dict[str, Any] = dict(zip(views, operands(*views.values()), strict=True))
-    for name in views:
-        arguments |= {f"step_{name}": 0} if name not in OF_ROWS else {}
-        arguments[f"strides_{name}"] = ()
-    for number, name in enumerate((*walked, *beside)):
-        arguments |= {f"step_{name}": loops.steps[number]} if name in walked else {}
-        arguments[f"strides_{name}"] = loops.rest.strides[number]
-    return loops, arguments
-
-
-def _step(
-    desc: Any, groups: Groups, views: dict[str, Any], kernels: Any, **more: Any
-) -> GpuProgram:
-    """One step: `kernels` are for rows held whole, and for rows in tiles."""
-    rows = groups.count
-    if rows:
-        loops, arguments = _walked(desc, views)
-        tile = (ACROSS if loops.columns else ALONG)[loops.extent]
-        tiled = loops.extent > tile.block
-        arguments |= {
-            "gate": groups.status,
-            "n": loops.extent,
-            "rows": rows,
-            "extents": loops.rest.extents,
-            "LABELS": desc.labels,
-            "FINE": _computed(desc) is desc.element is ElementKind.F32,
-            "WIDE": wide(_computed(desc)),
-            "R": tile.rows,
-            "B": tile.block,
-            **more,
-        }
-        if kernels[0] is kernels[1]:
-            arguments["TILED"] = tiled
-        full = sum(view is not None for name, view in views.items() if name not in OF_ROWS)
-        size = (full * loops.extent + 1) * desc.element.itemsize
-        size += classes_bytes(views) + 2 * tiled * loops.extent * desc.element.itemsize
-        grid = ceil_div(rows, tile.rows)
-        groups.steps.append(Step(kernels[tiled], grid, arguments, tile.warps, rows * size))
-    return GpuProgram(tuple(groups.steps), groups.status)
-
-
-def classes_bytes(views: dict[str, Any]) -> int:
-    classes = views["classes"]
-    return 0 if classes is None else classes.element.itemsize
+def _options(desc: Any, computed: ElementKind) -> dict[str, Any]:
+    fine = computed is desc.element is ElementKind.F32
+    return {"LABELS": desc.labels, "FINE": fine, "WIDE": wide(computed)}
 
 
 def _loss(desc: Any, x: Any, target: Any, classes: Any, loss: Any, p: Any) -> GpuProgram:
+    groups, kind = _checked(desc, classes), KINDS.get(loss_alpha(desc), "entmax")
+    tensors = {"x": given(0, x), "target": given(1, target), "classes": given(2, classes)}
+    tensors |= {"loss": given(3, loss), "p": given(4, p)}
     relative, absolute = DIGITS[desc.element]
-    views = {"x": x, "target": target, "classes": classes, "loss": loss, "p": p}
-    kind = {"KIND": KINDS[loss_alpha(desc)], "REL": relative, "ABS": absolute}
-    return _step(desc, _checked(desc, classes), views, (loss_rows, loss_tiles), **kind)
+    known = {"beta": loss_alpha(desc) - 1.0, "KIND": kind, "REL": relative, "ABS": absolute}
+    options, tiles = _options(desc, _computed(desc)), POWERS if kind == "entmax" else PLAIN
+    step_of(desc, groups, tensors, (loss_rows, loss_tiles), tiles, **known, **options)
+    return _program(groups)
 
 
-def _backward(desc: Any, dy: Any, target: Any, classes: Any, p: Any, dx: Any) -> GpuProgram:
-    views = {"dy": dy, "target": target, "classes": classes, "p": p, "dx": dx}
+def _loss_backward(desc: Any, dy: Any, target: Any, classes: Any, p: Any, dx: Any) -> GpuProgram:
     groups = _checked(desc, classes)
-    if not _extent(desc):
-        return GpuProgram(tuple(groups.steps), groups.status)
-    return _step(desc, groups, views, (loss_back, loss_back))
+    tensors = {"grad": given(0, dy), "target": given(1, target), "classes": given(2, classes)}
+    tensors |= {"p": given(3, p), "dx": given(4, dx)}
+    # A difference of f32 is made up for what rounding takes: no map is computed.
+    computed = desc.element if desc.element is ElementKind.F32 else desc.element.accumulator
+    if extent_of(desc):
+        step_of(desc, groups, tensors, (loss_back, loss_back), **_options(desc, computed))
+    return _program(groups)
+
+
+# --- what plans ask -----------------------------------------------------------------------------
 
 
 def _bytes(desc: Any) -> int:
-    return check_bytes(prod(row_shape(desc))) if desc.labels else 0
+    return row_check_bytes(desc) if desc.alpha is None else 0
+
+
+def _backward_bytes(desc: Any) -> int:
+    """A check, the gradient of each row's alpha, and the parts of its sums."""
+    if desc.alpha is not None:
+        return 0
+    shape = alpha_shape(desc)
+    each = 8 * prod(row_shape(desc)) + ALIGNMENT
+    return row_check_bytes(desc) + each + sum_bytes(_whole(desc), shape)
+
+
+def _loss_bytes(desc: Any) -> int:
+    return row_check_bytes(desc) if desc.labels else 0
+
+
+def _promise(_: Any) -> PrecisionGuarantee:
+    return guarantee(ElementKind.F64, Reproducibility.RUN_TO_RUN)
 
 
 def _guarantee(desc: Any) -> PrecisionGuarantee:
@@ -145,24 +196,44 @@ def _guarantee(desc: Any) -> PrecisionGuarantee:
 _PROBLEMS = {
     "rows": ((4096, 1024), 1),
     "long rows": ((64, 1 << 20), 1),
-    "rows of 4096": ((1024, 4096), 1),
     "columns": ((64, 64, 1024), 1),
+}
+# All tiles: for those that take most registers.
+_TILES = {
+    **{f"rows of {n}": ((4096, n), 1) for n in (16, 64, 128, 256, 2048, 4096)},
+    **{f"columns of {n}": ((64, n, 1024), 1) for n in (16, 128, 200)},
 }
 
 
-def _samples(kinds: Sequence[EntmaxKind]) -> tuple[Sample, ...]:
+def _losses(kinds: Sequence[EntmaxKind]) -> tuple[Sample, ...]:
     """Of all losses, with either target and with what else is written."""
-    return tuple(
-        Sample(
-            f"{kind.value} {where}, {'classes' if labels else 'shares'}",
-            {"kind": kind, "input_shape": shape, "softmax_axis": axis, "alpha": None}
-            | {"labels": labels, "keep": keep},
-        )
-        for kind in kinds
-        for where, (shape, axis) in _PROBLEMS.items()
-        for labels, keep in ((True, False), (False, True))
+    found = []
+    for kind in kinds:
+        for labels, keep in ((True, False), (False, True)):
+            heavy = keep and kind in (EntmaxKind.SOFTMAX_LOSS, EntmaxKind.ENTMAX_LOSS)
+            alpha = None if kind in ALPHAS else 1.3
+            for where, (shape, axis) in {**_PROBLEMS, **(_TILES if heavy else {})}.items():
+                title = f"{kind.value} {where}, {'classes' if labels else 'shares'}"
+                options = {"kind": kind, "input_shape": shape, "softmax_axis": axis}
+                options |= {"alpha": alpha, "labels": labels, "keep": keep}
+                found.append(Sample(title, options))
+    return tuple(found)
+
+
+_NUMBER, _ALPHAS = (
+    tuple(
+        Sample(f"{where}{more}", {"input_shape": shape, "softmax_axis": axis, "alpha": alpha})
+        for where, (shape, axis) in problems.items()
     )
+    for alpha, more, problems in (
+        (1.3, "", _PROBLEMS),
+        (None, ", alpha of rows", {**_PROBLEMS, **_TILES}),
+    )
+)
 
-
-loss = Layout(_loss, _guarantee, _bytes, _samples(tuple(ALPHAS)))
-loss_backward = Layout(_backward, _guarantee, _bytes, _samples((EntmaxKind.SPARSEMAX_LOSS,)))
+forward = Layout(_forward, _promise, _bytes, (*_NUMBER, *_ALPHAS))
+backward = Layout(_backward, _promise, _backward_bytes, (*_NUMBER, *_ALPHAS))
+loss = Layout(_loss, _guarantee, _loss_bytes, _losses((*ALPHAS, EntmaxKind.ENTMAX_LOSS)))
+loss_backward = Layout(
+    _loss_backward, _guarantee, _loss_bytes, _losses((EntmaxKind.SPARSEMAX_LOSS,))
+)

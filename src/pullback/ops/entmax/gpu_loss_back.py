@@ -31,7 +31,7 @@ def _gradient(p, t, g, FINE: tl.constexpr):
 
 @triton.jit
 def loss_back(
-    dy,
+    grad,
     target,
     classes,
     p,
@@ -43,7 +43,7 @@ def loss_back(
     step_p,
     step_dx,
     extents,
-    strides_dy,
+    strides_grad,
     strides_target,
     strides_classes,
     strides_p,
@@ -67,8 +67,8 @@ def loss_back(
         own = tl.load(classes + at, mask=row_live, other=0).to(tl.int64)
     else:
         at_target = place(row, extents, strides_target)
-    at = place(row, extents, strides_dy)
-    g = tl.load(dy + at, mask=row_live, other=0.0).to(WIDE)[:, None]
+    at = place(row, extents, strides_grad)
+    g = tl.load(grad + at, mask=row_live, other=0.0).to(WIDE)[:, None]
     if TILED:
         mass = tl.zeros([R], tl.int32)
         for start in range(start_of_loop(), n, B):

@@ -67,12 +67,14 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
 
 def _pieces(rng: np.random.Generator) -> Iterator[Case]:
     """Segments of several blocks, and as many columns as tiles have, or one more or less."""
-    shapes = [(n, 3, 1) for n in (1, 63, 64, 65, 127, 129, 1023, 1025)]
-    shapes += [(5, 3, n) for n in (7, 8, 9, 31, 32, 33, 127, 128, 129)]
-    for number, (n, rows, width) in enumerate(shapes):
+    sizes = (1, 63, 64, 65, 127, 129, 1023, 1025)
+    shapes = [(n, 3, 1, REDUCTIONS[k % len(REDUCTIONS)]) for k, n in enumerate(sizes)]
+    # As many extrema one after the other as meet every rule for ties in every element.
+    widths = (7, 8, 9, 31, 32, 33, 127, 128, 129)
+    shapes += [(5, 3, width, reduce) for width in widths for reduce in ("max", "min")]
+    for number, (n, rows, width, reduce) in enumerate(shapes):
         x, at = rng.integers(-2, 3, (rows, width)) / 2.0, rng.integers(-1, rows + 1, n)
         name, segments = f"{n} of {rows}x{width}", {"segment_ids": np.minimum(np.arange(n), 1)}
-        reduce = REDUCTIONS[(number + number // len(REDUCTIONS)) % len(REDUCTIONS)]
         yield _case(rng, name, x, at, segments, 3, reduce, indices_are_sorted=bool(number % 2))
     n = 1300
     for reduce in REDUCTIONS:
