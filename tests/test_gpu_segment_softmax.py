@@ -92,10 +92,10 @@ def test_variances_of_any_size(name: str, scale: float) -> None:
     """Segments of several tiles and blocks, whose squares f32 does not hold. A root does."""
     rng, subject = np.random.default_rng(3), _subject(name)
     ids = np.sort(np.append(np.zeros(200, np.int64), rng.integers(0, 5, 100)))
-    x = (scale * rng.standard_normal((300, 2))).astype(np.float32)
+    x = (scale * rng.standard_normal((300, 20))).astype(np.float32)
     asked = {"x": x, "segment_ids": ids, "indices_are_sorted": True, "ddof": 1}
     if "backward" in name:
-        asked["dy"] = rng.standard_normal((7, 2)).astype(np.float32)
+        asked["dy"] = rng.standard_normal((7, 20)).astype(np.float32)
     else:
         asked["num_segments"] = 7
     equals_the_oracle(subject, asked)
