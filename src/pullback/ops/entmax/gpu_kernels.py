@@ -9,16 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import grid, place, start_of_loop
+from pullback.gpu.tile import bounds, grid, lanes, place, start_of_loop
 from pullback.ops.entmax.gpu_root import log1p, powers, root_of_rows, root_of_tiles
 from pullback.ops.simplex.gpu_kernels import facts, shift
 
 NEAR = tl.constexpr(2.0**-4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def find_alphas(alpha, found, rows, extents, strides, B: tl.constexpr):
     """Of a block of rows, the first whose alpha is less than 1, or not finite."""
+    rows = lanes(rows, extents, strides)
     row = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = row < rows
     a = tl.load(alpha + place(row, extents, strides), mask=live, other=1.0).to(tl.float64)
@@ -26,7 +27,7 @@ def find_alphas(alpha, found, rows, extents, strides, B: tl.constexpr):
     tl.store(found + tl.program_id(0), tl.min(tl.where(bad, row, rows), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "blocks"])
 def conclude_alphas(found, status, rows, blocks, CODE: tl.constexpr, B: tl.constexpr):
     """The status of that check."""
     first = tl.full([B], rows, tl.int64)
@@ -79,7 +80,7 @@ def tiled_facts(x, at, row_live, n, step, R: tl.constexpr, B: tl.constexpr):
     return peak, nans
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def entmax_map(
     x,
     alpha,
@@ -92,15 +93,16 @@ def entmax_map(
     step_y,
     extents,
     strides_x,
-    strides_alpha,
+    each_alpha,
     strides_y,
     TILED: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ):
     """R rows: read once where they are held whole, else for every step of the root."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row, row_live = _live_rows(rows, gate, R)
-    b = beta_of(alpha, beta, row, row_live, extents, strides_alpha)
+    b = beta_of(alpha, beta, row, row_live, extents, each_alpha)
     at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
     if TILED:
         peak, nans = tiled_facts(x, at_x, row_live, n, step_x, R, B)
@@ -160,7 +162,7 @@ def _gradient(dy, s, dot, mass, exponent, beta):
     return tl.where((mass != mass)[:, None], float("nan"), dx)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def entmax_back(
     dy,
     y,
@@ -176,15 +178,16 @@ def entmax_back(
     extents,
     strides_dy,
     strides_y,
-    strides_alpha,
+    each_alpha,
     strides_dx,
     TILED: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ):
     """R rows: the largest weight, sums over the row, then each element; read once unless tiled."""
+    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
     row, row_live = _live_rows(rows, gate, R)
-    b = beta_of(alpha, beta, row, row_live, extents, strides_alpha)
+    b = beta_of(alpha, beta, row, row_live, extents, each_alpha)
     at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
     at_dx = place(row, extents, strides_dx)
     if TILED:
@@ -252,7 +255,7 @@ def _bends(z, g, live, c, own, beta):
     return tl.sum(a, 1), tl.sum(slope, 1), tl.sum(g * a, 1), tl.sum(g * slope, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def alpha_back(
     dy,
     alpha,
@@ -265,16 +268,17 @@ def alpha_back(
     step_x,
     extents,
     strides_dy,
-    strides_alpha,
+    each_alpha,
     strides_x,
-    strides_out,
+    each_out,
     TILED: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ):
     """The gradient of alpha of R rows: Σ dy·(a - s·Σ a / Σ s), from the root of x."""
+    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
     row, row_live = _live_rows(rows, gate, R)
-    b = beta_of(alpha, 0.0, row, row_live, extents, strides_alpha)
+    b = beta_of(alpha, 0.0, row, row_live, extents, each_alpha)
     at_dy, at_x = place(row, extents, strides_dy), place(row, extents, strides_x)
     if TILED:
         peak, nans = tiled_facts(x, at_x, row_live, n, step_x, R, B)
@@ -301,4 +305,4 @@ def alpha_back(
     rate = bend / tl.where(slope > 0.0, slope, 1.0)
     found = tl.where(peak > float("-inf"), with_bend - with_slope * rate, 0.0)
     found = tl.where(nans > 0, float("nan"), found)
-    tl.store(out + place(row, extents, strides_out), found, mask=row_live)
+    tl.store(out + place(row, extents, each_out), found, mask=row_live)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.pairs import add_pairs, rounded
-from pullback.gpu.tile import divide, grid, place, start_of_loop
+from pullback.gpu.tile import along, bounds, divide, grid, place, start_of_loop
 from pullback.ops.entmax.gpu_root import root_of_rows, root_of_tiles
 from pullback.ops.entmax.gpu_terms import (
     beyond_one,
@@ -144,7 +144,7 @@ def _concluded(total, left, apart, peak, nans, b, KIND: tl.constexpr):
     return tl.where(nans > 0, float("nan"), value)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def loss_rows(
     x,
     target,
@@ -161,8 +161,8 @@ def loss_rows(
     extents,
     strides_x,
     strides_target,
-    strides_classes,
-    strides_loss,
+    each_classes,
+    each_loss,
     strides_p,
     KIND: tl.constexpr,
     LABELS: tl.constexpr,
@@ -174,6 +174,7 @@ def loss_rows(
     B: tl.constexpr,
 ):
     """R whole rows in registers: each element is read once, and the map written once."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     k = tl.arange(0, B).to(tl.int64)
     row_live, b = row < rows, tl.zeros([R], tl.float64) + beta
@@ -183,7 +184,7 @@ def loss_rows(
     at_x, at_target, own = place(row, extents, strides_x), None, None
     value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
     if LABELS:
-        at = place(row, extents, strides_classes)
+        at = place(row, extents, each_classes)
         own = tl.load(classes + at, mask=row_live, other=0).to(tl.int64)
     else:
         at_target = place(row, extents, strides_target)
@@ -192,14 +193,14 @@ def loss_rows(
     total, rest, most = _root(value, peak, live, n, b, KIND, FINE)
     term, left, map_, other = _terms(value, t, peak, live, total, rest, b, KIND, FINE, REL, ABS)
     if LABELS & (KIND == "softmax"):
-        score = tl.load(x + at_x + own * step_x, mask=row_live, other=0.0).to(WIDE)
+        score = tl.load(x + at_x + along(own, step_x), mask=row_live, other=0.0).to(WIDE)
         term = class_loss(score, peak, total, rest, most, n, FINE, REL, ABS)
         left, apart = tl.zeros_like(term), tl.full([R], 1, tl.int32)
     else:
         term, left = tl.reduce((term, left), 1, add_pairs)
         apart = tl.max(other, 1)
     found = _concluded(term, left, apart, peak, nans, b, KIND)
-    at = place(row, extents, strides_loss)
+    at = place(row, extents, each_loss)
     tl.store(loss + at, found.to(loss.dtype.element_ty), mask=row_live)
     if p is not None:
         map_ = tl.where((nans > 0)[:, None], float("nan"), map_)
@@ -208,7 +209,7 @@ def loss_rows(
         tl.store(p + at, map_.to(p.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def loss_tiles(
     x,
     target,
@@ -225,8 +226,8 @@ def loss_tiles(
     extents,
     strides_x,
     strides_target,
-    strides_classes,
-    strides_loss,
+    each_classes,
+    each_loss,
     strides_p,
     KIND: tl.constexpr,
     LABELS: tl.constexpr,
@@ -239,13 +240,14 @@ def loss_tiles(
 ):
     """R rows too long for registers: once for the maximum, once for each sum, and once for the
     terms and the map, but for those of a softmax and its class."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     row_live, b = row < rows, tl.zeros([R], tl.float64) + beta
     if gate is not None:
         row_live = row_live & (tl.load(gate) == 0)
     at_x, at_target, at_p, own = place(row, extents, strides_x), None, None, None
     if LABELS:
-        at = place(row, extents, strides_classes)
+        at = place(row, extents, each_classes)
         own = tl.load(classes + at, mask=row_live, other=0).to(tl.int64)
     else:
         at_target = place(row, extents, strides_target)
@@ -262,7 +264,7 @@ def loss_tiles(
     sums, rests = tl.zeros([R, B], WIDE), tl.zeros([R, B], WIDE)
     apart = tl.zeros([R, B], tl.int32)
     if LABELS & (KIND == "softmax"):
-        score = tl.load(x + at_x + own * step_x, mask=row_live, other=0.0).to(WIDE)
+        score = tl.load(x + at_x + along(own, step_x), mask=row_live, other=0.0).to(WIDE)
         term = class_loss(score, peak, total, rest, most, n, FINE, REL, ABS)
         left, any_other = tl.zeros_like(term), tl.full([R], 1, tl.int32)
     if (p is not None) | (not LABELS) | (KIND != "softmax"):
@@ -284,5 +286,5 @@ def loss_tiles(
         term, left = tl.reduce((sums, rests), 1, add_pairs)
         any_other = tl.max(apart, 1)
     found = _concluded(term, left, any_other, peak, nans, b, KIND)
-    at = place(row, extents, strides_loss)
+    at = place(row, extents, each_loss)
     tl.store(loss + at, found.to(loss.dtype.element_ty), mask=row_live)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.pairs import two_product, two_sum
-from pullback.gpu.tile import grid, place, start_of_loop
+from pullback.gpu.tile import bounds, grid, place, start_of_loop
 from pullback.ops.entmax.gpu_loss import target_of
 
 
@@ -29,7 +29,7 @@ def _gradient(p, t, g, FINE: tl.constexpr):
     return dx
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def loss_back(
     grad,
     target,
@@ -43,9 +43,9 @@ def loss_back(
     step_p,
     step_dx,
     extents,
-    strides_grad,
+    each_grad,
     strides_target,
-    strides_classes,
+    each_classes,
     strides_p,
     strides_dx,
     LABELS: tl.constexpr,
@@ -56,6 +56,7 @@ def loss_back(
     B: tl.constexpr,
 ):
     """R rows: whether there is mass, then each element; read once unless tiled."""
+    n, rows = bounds(n, rows, step_p, extents, strides_p)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     row_live = row < rows
     if gate is not None:
@@ -63,11 +64,11 @@ def loss_back(
     at_p, at_dx = place(row, extents, strides_p), place(row, extents, strides_dx)
     at_target, own = None, None
     if LABELS:
-        at = place(row, extents, strides_classes)
+        at = place(row, extents, each_classes)
         own = tl.load(classes + at, mask=row_live, other=0).to(tl.int64)
     else:
         at_target = place(row, extents, strides_target)
-    at = place(row, extents, strides_grad)
+    at = place(row, extents, each_grad)
     g = tl.load(grad + at, mask=row_live, other=0.0).to(WIDE)[:, None]
     if TILED:
         mass = tl.zeros([R], tl.int32)

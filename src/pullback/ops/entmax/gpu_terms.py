@@ -48,8 +48,7 @@ def _level(excess, rest, FINE: tl.constexpr):
     whole, lost = two_sum(excess, tl.full(excess.shape, 1.0, excess.dtype))
     inverse = divide(tl.full(whole.shape, 1.0, whole.dtype), whole)
     if FINE:
-        high, low = log_pair(whole)
-        high, low = two_sum(high, low + (lost + rest) * inverse)
+        high, low = log_pair(whole, lost + rest)
     else:
         high = tl.log(whole) + (lost + rest) * inverse
         low = tl.zeros_like(high)
@@ -72,7 +71,7 @@ def softmax_terms(x, t, peak, live, excess, rest, FINE: tl.constexpr):
     # 1 - p of a maximum that has nearly all keeps its digits.
     short = tl.where(top & (t == 1.0), (excess * inverse)[:, None], t - p)
     if FINE:
-        logs, logs_low = log_pair(safe)
+        logs, logs_low = log_pair(safe, None)
         _, off = two_sum(x, -peak[:, None])
         gap, r1 = two_sum(logs, -z)
         gap, r2 = two_sum(gap, tl.broadcast_to(high[:, None], gap.shape))

@@ -57,6 +57,11 @@ def _still(desc: Any, view: Any) -> tuple[int, ...]:
     return (*strides[:axis], 0, *strides[axis:])
 
 
+def _strides_of(name: str) -> str:
+    """What kernels call the strides of a tensor: no lanes run along those of one number a row."""
+    return f"each_{name}" if name in OF_ROWS else f"strides_{name}"
+
+
 def _walked(desc: Any, tensors: dict[str, Given | None]) -> tuple[AxisLoops, dict[str, Any]]:
     """The walk along rows, and what kernels are told of tensors; those not given are None."""
     views = {name: found[1] for name, found in tensors.items() if found is not None}
@@ -67,10 +72,10 @@ def _walked(desc: Any, tensors: dict[str, Given | None]) -> tuple[AxisLoops, dic
     loops = along_axis(desc.input_shape, desc.softmax_axis, strides, still)
     arguments: dict[str, Any] = {}
     for name, found in tensors.items():
-        arguments |= {name: None if found is None else found[0], f"strides_{name}": ()}
+        arguments |= {name: None if found is None else found[0], _strides_of(name): ()}
         arguments |= {} if name in OF_ROWS else {f"step_{name}": 0}
     for number, name in enumerate((*walked, *beside)):
-        arguments[f"strides_{name}"] = loops.rest.strides[number]
+        arguments[_strides_of(name)] = loops.rest.strides[number]
         if name in walked:
             arguments[f"step_{name}"] = loops.steps[number]
     return loops, arguments

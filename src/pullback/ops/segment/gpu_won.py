@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, place
+from pullback.gpu.tile import cells, divide
 from pullback.ops.segment.gpu_sums import divide_pairs
 
 
@@ -37,8 +37,7 @@ def won(
         y = tl.where(use & (many == element[:, None]), g, 0.0)
     else:
         top = tl.load(best + at, mask=use, other=0.0)
-        at = place(key, own_extents, own_strides)[:, None]
-        at = at + place(column, own_columns, own_steps)[None, :]
+        at = cells(key, column, own_extents, own_strides, own_columns, own_steps)
         mine = tl.load(own + at, mask=use, other=0.0).to(top.dtype)
         if SHIFT == "shared low":
             mine = -mine

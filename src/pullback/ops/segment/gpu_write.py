@@ -5,54 +5,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place
+from pullback.gpu.tile import cells, multiple, place
 
 
 @triton.jit
 def write_groups(
-    u,
-    v,
-    group,
-    column,
-    live,
-    out,
-    index,
-    source,
-    rows,
-    grad,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    index_strides,
-    index_steps,
-    source_extents,
-    source_strides,
-    source_columns,
-    source_steps,
-    grad_extents,
-    grad_strides,
-    grad_columns,
-    grad_steps,
-    STATE: tl.constexpr,
-    WINNERS: tl.constexpr,
-):
+    u, v, group, column, live, out, index, source, rows, grad,
+    out_extents, out_strides, out_columns, out_steps, index_strides, index_steps,
+    source_extents, source_strides, source_columns, source_steps,
+    grad_extents, grad_strides, grad_columns, grad_steps,
+    STATE: tl.constexpr, WINNERS: tl.constexpr,
+):  # fmt: skip
     """Write the groups of a tile that `live` names. WINNERS: the state itself is the result, u in
     `out` and v in `index`. With `grad`, the row that holds an extremum receives the gradient of its
     group."""
     EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
     if grad is not None:
-        at = place(group, grad_extents, grad_strides)[:, None]
-        at = at + place(column, grad_columns, grad_steps)[None, :]
+        at = cells(group, column, grad_extents, grad_strides, grad_columns, grad_steps)
         g = tl.load(grad + at, mask=live, other=0.0)
         at = place(v, out_extents, out_strides) + place(column, out_columns, out_steps)[None, :]
         tl.store(out + at, g, mask=live)
     else:
-        at = place(group, out_extents, out_strides)[:, None]
-        at = at + place(column, out_columns, out_steps)[None, :]
+        at = cells(group, column, out_extents, out_strides, out_columns, out_steps)
         if index is not None:
-            at_index = place(group, out_extents, index_strides)[:, None]
-            at_index = at_index + place(column, out_columns, index_steps)[None, :]
+            at_index = cells(group, column, out_extents, index_strides, out_columns, index_steps)
         if WINNERS:
             tl.store(out + at, u, mask=live)
             tl.store(index + at_index, v, mask=live)
@@ -70,9 +46,10 @@ def write_groups(
             tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def fill(out, gate, value: tl.float64, count, out_extents, out_strides, B: tl.constexpr):
     """One value everywhere: what groups without rows have."""
+    count = multiple(count, out_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     if gate is not None:

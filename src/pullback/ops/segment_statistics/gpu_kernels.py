@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.pairs import LEAST
-from pullback.gpu.tile import place
+from pullback.gpu.tile import cells, multiple, place
 from pullback.ops.segment.gpu_mapped import gap_of, wide_gap
 from pullback.ops.segment_softmax.gpu_kernels import rows_of_block
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "columns"])
 def pivots(
     x,
     order,
@@ -27,6 +27,7 @@ def pivots(
     B: tl.constexpr,
 ):
     """The first row of each segment; of segments without rows any other."""
+    count = multiple(count, x_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     row = tl.load(begin + k // columns, mask=live, other=0)
@@ -36,7 +37,7 @@ def pivots(
     tl.store(out + k, tl.load(x + at, mask=live, other=0.0).to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "ddof"])
 def slopes(root, begin, end, out, scale, count, columns, ddof, B: tl.constexpr):
     """What the gaps of a segment are multiplied by: 2 / (rows - ddof), or, with roots of variances,
     1 / ((rows - ddof)·root), and 0 where there is nothing to divide by. In two factors, of which
@@ -68,7 +69,7 @@ def _times(d, power, slope, g):
     return d * power.to(d.dtype) * slope.to(d.dtype) * g.to(d.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def variance_back(
     x,
     ids,
@@ -104,19 +105,18 @@ def variance_back(
 ):
     """The gap of each row from the mean of its segment, times slope and gradient of that. FINE is
     f32 in pairs of f32."""
+    columns = multiple(columns, out_columns)
     row, column, group, live, take = rows_of_block(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
     table = (group * columns)[:, None] + column[None, :]
-    at = place(row, x_extents, x_strides)[:, None]
-    at = at + place(column, x_columns, x_steps)[None, :]
+    at = cells(row, column, x_extents, x_strides, x_columns, x_steps)
     value = tl.load(x + at, mask=take, other=0.0)
     first = tl.load(pivot + table, mask=take, other=0.0)
     middle = tl.load(mean + table, mask=take, other=0.0)
     steep = tl.load(slope + table, mask=take, other=0.0)
     power = tl.load(scale + table, mask=take, other=1.0)
-    at = place(group, grad_extents, grad_strides)[:, None]
-    at = at + place(column, grad_columns, grad_steps)[None, :]
+    at = cells(group, column, grad_extents, grad_strides, grad_columns, grad_steps)
     g = tl.load(grad + at, mask=take, other=0.0)
     if FINE:
         d, rest = gap_of(value, first, middle)
@@ -128,6 +128,5 @@ def variance_back(
     else:
         dx = _times(wide_gap(value, first, middle, WIDE), power, steep, g)
     dx = tl.where(take & (steep != 0.0), dx, 0.0)
-    at = place(row, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
+    at = cells(row, column, out_extents, out_strides, out_columns, out_steps)
     tl.store(out + at, dx.to(out.dtype.element_ty), mask=live)
