@@ -114,3 +114,11 @@ def test_equal_rows_have_no_variance(name: str, far: float) -> None:
         assert ((y[1] > 0) == (ddof == 0)).all()
         assert (y[2] == 7.5).all()
         equals_the_oracle(_subject(name), asked)
+
+
+def test_logarithms_of_sums_are_rounded_once() -> None:
+    """Segments of two rows with sums near 1.4: their logarithms show what f32 rounds off twice."""
+    rng = np.random.default_rng(31)
+    x = rng.uniform(0.35, 0.49, (400, 2, 32)) * np.array([[1.0], [-1.0]])
+    call = {"x": x.reshape(800, 32).astype(np.float32), "segment_ids": np.arange(800) // 2}
+    equals_the_oracle(_subject("segment_log_softmax"), {**call, "num_segments": 400})

@@ -73,8 +73,8 @@ def finish(u, held, old, ddof, MEAN: tl.constexpr, ROOT: tl.constexpr):
 
 
 @triton.jit
-def _finish_pairs(s, r, held, old, ddof, MEAN: tl.constexpr, ROOT: tl.constexpr):
-    """The same of pairs."""
+def _finish_pairs(s, r, held, old, ddof, MEAN: tl.constexpr, ROOT: tl.constexpr, OUT: tl.constexpr):
+    """The same of pairs, rounded once."""
     if MEAN:
         s, r = divide_pairs(s, r, tl.broadcast_to(tl.maximum(held, 1)[:, None], s.shape))
     elif ddof is not None:
@@ -85,7 +85,7 @@ def _finish_pairs(s, r, held, old, ddof, MEAN: tl.constexpr, ROOT: tl.constexpr)
         s, r = tl.where(some, s, 0.0), tl.where(some, r, 0.0)
     if old is not None:
         s, r = add_pairs(s, r, old, tl.zeros_like(old))
-    return rounded(s, r)
+    return rounded(s, r).to(OUT) if r.dtype == OUT else widened(s, r, s.to(OUT))
 
 
 @triton.jit
@@ -179,5 +179,5 @@ def sum_tile(
             if any_cut:
                 tl.store(part + at, s.to(tl.float64) + r.to(tl.float64), mask=cut)
         cs, cr = last_row(s, P), last_row(r, P)
-        y = _finish_pairs(s, r, held, old, ddof, MEAN, ROOT).to(OUT)
+        y = _finish_pairs(s, r, held, old, ddof, MEAN, ROOT, OUT)
     return y, cs, cr, cu

@@ -85,16 +85,20 @@ class Cells:
         self.reduce("split", kept, source, out=peak, index=holder)
         return {"peak": peak, "holder": holder}
 
-    def sums(self, source: dict[str, Any], **mapped: Any) -> Scratch:
+    def sums(
+        self, source: dict[str, Any], kept: ElementKind | None = None, **mapped: Any
+    ) -> Scratch:
         """Sums of what the source is mapped to."""
-        total = self.take(computed(self.desc.element))
+        total = self.take(kept or computed(self.desc.element))
         self.reduce("sum", self.desc.element.accumulator, source, out=total, **mapped)
         return total
 
-    def of_powers(self, source: dict[str, Any], cleared: bool = False) -> dict[str, Scratch]:
+    def of_powers(
+        self, source: dict[str, Any], cleared: bool = False, kept: ElementKind | None = None
+    ) -> dict[str, Scratch]:
         """The same, and the sum of the powers relative to the largest."""
         found = self.peaks(source, cleared)
-        return {**found, "total": self.sums(source, shift=found["peak"], SHIFT="power")}
+        return {**found, "total": self.sums(source, kept, shift=found["peak"], SHIFT="power")}
 
     def spread(self, kernel: Any, ids: dict[str, Any], reads: int, **arguments: Any) -> None:
         """A step over all rows that looks up their cells."""
@@ -135,11 +139,17 @@ def source_of(name: str, slot: int, view: Any) -> dict[str, Any]:
     return {name: Operand(slot, view.element), **table(name, view)}
 
 
+def _kept(desc: Any) -> ElementKind:
+    """What sums of powers are kept in: next to 1, the logarithm of a sum of f32 has few digits."""
+    log = desc.kind is SegmentSoftmaxKind.LOG_SOFTMAX and desc.element is ElementKind.F32
+    return ElementKind.F64 if log else computed(desc.element)
+
+
 def _forward(desc: Any, x: Any, ids: Any, y: Any, order: Any, offsets: Any) -> GpuProgram:
     groups, own = grouped(desc, ids, order, offsets, desc.ascending)
     cells = Cells(desc, groups)
     if desc.num_inputs * desc.embedding_dim:
-        known = cells.of_powers(source_of("source", 0, x))
+        known = cells.of_powers(source_of("source", 0, x), kept=_kept(desc))
         tensors = {**source_of("x", 0, x), **source_of("out", 2, y), "grad": None, **_NO_GRADIENT}
         cells.spread(share, own, 2, **known, **tensors, KIND=desc.kind.value)
     return cells.program
@@ -169,8 +179,14 @@ def _bytes(desc: Any) -> int:
     return grouped_bytes(desc) + cell_bytes(desc)
 
 
+def _forward_bytes(desc: Any) -> int:
+    """The same, with sums that may be wider."""
+    wider = _kept(desc).itemsize - computed(desc.element).itemsize
+    return _bytes(desc) + wider * desc.num_segments * desc.embedding_dim
+
+
 _SIZES = {"num_inputs": 1 << 20, "embedding_dim": 8, "num_segments": 1 << 14}
 _SAMPLES = tuple(Sample(k.value, {**_SIZES, "kind": k}) for k in SegmentSoftmaxKind)
 
-forward = Layout(_forward, _guarantee, _bytes, _SAMPLES)
+forward = Layout(_forward, _guarantee, _forward_bytes, _SAMPLES)
 backward = Layout(_backward, _guarantee, _bytes, _SAMPLES)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import exp_f32, log_f32, power
-from pullback.gpu.pairs import two_sum
+from pullback.gpu.exponential import exp_f32, log_f32, log_pair, power
+from pullback.gpu.pairs import narrowed, two_sum
 from pullback.gpu.tile import divide, multiple, place
 
 
@@ -38,13 +38,14 @@ def _value(x, peak, holders, total, take, KIND: tl.constexpr, FINE: tl.constexpr
     top = x == float("inf")
     if KIND == "segment_log_softmax":
         z = x - peak
-        logarithm = log_f32(whole) if FINE else tl.log(whole)
         if FINE:
             _, low = two_sum(x, -peak)
-            y = tl.where(z > float("-inf"), z + (low - logarithm), z)
+            high, rest = log_pair(*narrowed(whole))
+            y, lost = two_sum(z, -high)
+            y = tl.where(z > float("-inf"), y + (lost + (low - rest)), z)
             share = log_f32(shared)
         else:
-            y = z - logarithm
+            y = z - tl.log(whole)
             share = tl.log(shared)
         infinite = tl.where(top, -share, float("-inf"))
     else:
