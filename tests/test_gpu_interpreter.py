@@ -281,6 +281,7 @@ BAGS: Arguments = {
     "num_embeddings": 3,
     "mode": "max",
 }
+CLASSES: Arguments = {"target": np.array([0, 2, 3], np.int64)}
 BAD: list[tuple[str, Arguments, type[Exception], str]] = [
     (
         "segment_sum",
@@ -342,6 +343,18 @@ BAD: list[tuple[str, Arguments, type[Exception], str]] = [
         {**BAGS, "output_index": np.array([[0, 0], [1, -2], [-1, -1]])},
         pb.IndexOutOfRange,
         "`output_index`.* -2 at position 3",
+    ),
+    (
+        "softmax_loss",
+        {**CLASSES, "x": np.ones((3, 3), np.float32), "return_probabilities": True},
+        pb.IndexOutOfRange,
+        r"`target`.* in \[0, 3\), got 3 at position 2",
+    ),
+    (
+        "sparsemax_loss_backward",
+        {**CLASSES, "dy": np.ones(3, np.float32), "p": np.ones((3, 0), np.float32)},
+        pb.IndexOutOfRange,
+        "`target`.* 0 at position 0",
     ),
 ]
 

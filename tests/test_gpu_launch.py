@@ -83,9 +83,10 @@ def test_a_run_launches_and_does_nothing_else(
 
 @pytest.mark.parametrize("shown", PROGRAMS, ids=lambda shown: shown.title)
 def test_kernels_say_what_they_move(shown: Exhibit) -> None:
-    """Each tensor once at least, except tables of which only some rows are met."""
+    """Each tensor once at least, except tables of which only some rows are met, and alphas, which
+    are sketched whole but have one for each row."""
     assert all(step.traffic > 0 for step in shown.program.steps)
-    if "Embedding" not in shown.title:
+    if not any(name in shown.title for name in ("Embedding", "alpha of rows")):
         assert shown.nbytes * 0.99 <= shown.program.traffic <= shown.nbytes * 12
 
 

@@ -18,6 +18,8 @@ from pullback.gpu.program import Operand, Scratch, Step
 from pullback.gpu.report import records
 from pullback.gpu.sketch import Sample, sketched
 from pullback.gpu.targets import build, specialisation
+from pullback.ops.entmax.contract import EntmaxKind
+from pullback.ops.segment_statistics.contract import SegmentStatisticKind
 
 SHAPES, MOST = 200, 4
 RECORDS = {record.name: record for record in records()}
@@ -48,6 +50,10 @@ def _sums(draw: Draw) -> dict[str, Any]:
     return {"shape": (rows, columns), **shapes}
 
 
+def _gathered(draw: Draw) -> dict[str, Any]:
+    return {**_segments(draw), "num_rows": draw(5000)}
+
+
 def _problems() -> Iterator[tuple[str, str, Callable[[Draw], dict[str, Any]]]]:
     for title, layout in (("rows", _rows), ("columns", _columns)):
         for kind in (ScanKind.CUMSUM, ScanKind.LOG_CUMSUM_EXP, ScanKind.CUMMAX):
@@ -58,11 +64,24 @@ def _problems() -> Iterator[tuple[str, str, Callable[[Draw], dict[str, Any]]]]:
         for kind in (SoftmaxKind.SOFTMAX, SoftmaxKind.ENTMAX15):
             for name in ("Softmax", "SoftmaxBackward"):
                 yield f"{name} {kind.value} {title}", name, layout("softmax_axis", kind=kind)
+        for alpha in (1.3, None):
+            for name in ("Entmax", "EntmaxBackward"):
+                known = layout("softmax_axis", alpha=alpha)
+                yield f"{name} alpha {alpha} {title}", name, known
+        for loss in (EntmaxKind.SOFTMAX_LOSS, EntmaxKind.SPARSEMAX_LOSS):
+            for labels in (True, False):
+                for name in ("SimplexLoss", "SimplexLossBackward"):
+                    known = layout("softmax_axis", kind=loss, alpha=None, labels=labels, keep=True)
+                    yield f"{name} {loss.value} {labels} {title}", name, known
     for reduction in ("Sum", "Mean", "Max", "Prod"):
         for name in (f"UnsortedSegment{reduction}", f"UnsortedSegment{reduction}Backward"):
             yield name, name, _segments
     yield "SegmentLogsumexp", "SegmentLogsumexp", _segments
     yield "SegmentLogsumexpBackward", "SegmentLogsumexpBackward", _segments
+    for name in ("SegmentVariance", "SegmentVarianceBackward"):
+        yield name, name, lambda draw: {**_segments(draw), "kind": SegmentStatisticKind.STD}
+    for name in ("GatherSegmentReduce", "GatherSegmentReduceBackward"):
+        yield name, name, _gathered
     yield "Embedding", "Embedding", _table
     yield "EmbeddingBackward", "EmbeddingBackward", _table
     lerp = {"kind": BinaryKind.LERP, "param": 0.3}

@@ -74,7 +74,7 @@ def _numbers(arguments: Mapping[str, Any]) -> Iterator[int]:
 
 def _extents_of(strides: str) -> str:
     """The loops that strides belong to, by name."""
-    if strides.startswith("strides"):
+    if strides.startswith(("strides", "each")):
         return "extents"
     if strides.startswith("inner"):
         return "inner"

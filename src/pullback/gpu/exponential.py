@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.pairs import two_sum
+from pullback.gpu.pairs import two_product, two_sum
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN2_HIGH = tl.constexpr(0.6931471824645996)
@@ -92,12 +92,17 @@ def exp_pair(x, reference):
 
 
 @triton.jit
-def log_of_pair(s, r, reference):
-    """reference + log(s + r) of a pair with a normal sum: the logarithm itself is not rounded where
-    the two cancel."""
-    k, f, square, rest = _parts_of_log(s)
-    high, low = two_sum(reference, k * _LN2_HIGH)
-    return high + (f + (((rest - square) + tl.div_rn(r, s)) + low))
+def log_pair(s, r):
+    """log(s + r) of a pair with a normal sum, or of a number without a rest, as a pair: within
+    2^-27 of one, or of itself if that is less."""
+    k, f, _, rest = _parts_of_log(s)
+    if r is not None:
+        rest = rest + tl.div_rn(r, s)
+    whole, lost = two_product(k, _LN2_HIGH)
+    square, lost_square = two_product(f, f * 0.5)
+    high, low = two_sum(whole, f)
+    high, lower = two_sum(high, -square)
+    return two_sum(high, (lost + low + lower) + (rest - lost_square))
 
 
 @triton.jit

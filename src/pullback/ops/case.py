@@ -140,11 +140,9 @@ def larger_smooth_rows(rng: np.random.Generator) -> list[Case]:
 class Tiles:
     """What tests of GPU kernels are given for a family: the cases that tiles add to its own, or
     that take their place (`alone`), and of how many of its own the quick suite runs one; whether
-    rows are cut into chunks, which have tests of their own. `only` are the functions that have GPU
-    kernels, if not all of the family have."""
+    rows are cut into chunks, which have tests of their own."""
 
     cases: Callable[[np.random.Generator], Iterator[Case]]
     alone: bool = False
     every: int = 1
     chunked: bool = False
-    only: tuple[str, ...] = ()

@@ -153,7 +153,10 @@ def works_in_place(subject: Subject, arguments: Arguments) -> None:
     for position, name in enumerate(call.returns):
         for source in call.plan.record.slot(name).in_place_of:
             victim: Any = arguments.get(source)
-            if not _is_array(victim) or victim.shape != plain[position].shape:
+            result = plain[position]
+            if not _is_array(victim) or victim.shape != result.shape:
+                continue
+            if victim.dtype != result.dtype:  # classes under the name of a distribution
                 continue
             shared = victim.copy()
             out = [np.empty_like(a) for a in plain]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import Array, Case, apart, hostile_rows, large_shapes
+from pullback.ops.case import Array, Case, Tiles, apart, hostile_rows, large_shapes
 from pullback.ops.draw import Draw
+from pullback.ops.tile_cases import ACROSS, BORDERS, LONG
 
 ALPHAS = (1.0, 1.001, 1.25, 1.5, 1.75, 2.0, 2.5)
 LENGTHS = (0, 1, 2, 3, 15, 16, 17, 33, 100)
@@ -65,6 +67,27 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     masked[2] = -np.inf
     yield from _case(rng, "masked at random, one row fully", masked, 1.3)
     yield from _case(rng, "masked, alpha of rows", masked, rng.choice(ALPHAS, (5, 1)))
+
+
+def _tile_rows(rng: np.random.Generator) -> Iterator[Case]:
+    """Extents around the borders of tiles, in turn with a distribution and with classes."""
+    shapes: list[tuple[str, tuple[int, ...], int]]
+    shapes = [(f"{n}", (2, n), -1) for n in (*BORDERS, 4095, 4096, 4097)]
+    shapes += [(f"columns of {n}", (n, 3), 0) for n in ACROSS]
+    shapes += [("columns", (2, 70, 9), 1), ("many rows", (65, 9), 1), ("long", (1, LONG), -1)]
+    shapes += [("long columns", (600, 3), 0), ("empty rows", (3, 0), -1)]
+    for turn, (name, shape, axis) in enumerate(shapes):
+        alpha = ALPHAS[turn % len(ALPHAS)]
+        found = list(_case(rng, name, rng.standard_normal(shape), alpha, axis))
+        yield found[0]
+        if name == "long":
+            yield from _case(rng, name, rng.standard_normal(shape), np.array([[1.4]]), axis)
+        losses = found[1:] if name.startswith("long") else found[1 + turn % 2 :][:1] or found[1:]
+        for case in losses:
+            yield replace(case, name=name)
+
+
+TILES = Tiles(_tile_rows, every=9)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

@@ -194,11 +194,6 @@ def _check_loss(desc: SimplexLossDescriptor) -> None:
     check_flag(_op(desc), "keep", desc.keep)
 
 
-def _shape(desc: Any) -> Shape:
-    shape: Shape = desc.input_shape
-    return shape
-
-
 def alpha_shape(desc: Any) -> Shape:
     """Of the gradient of a tensor alpha."""
     if desc.alpha_shape is not None:
@@ -230,7 +225,7 @@ def has_tensor(desc: Any) -> bool:
     return desc.alpha is None
 
 
-_has_labels, _keeps = attrgetter("labels"), attrgetter("keep")
+_shape, _has_labels, _keeps = map(attrgetter, ("input_shape", "labels", "keep"))
 
 
 def _has_distribution(desc: Any) -> bool:
@@ -278,8 +273,7 @@ def _reference_loss_backward(
     desc: Any, dy: Any, p: Any, dx: Any, target: Any = None, classes: Any = None
 ) -> dict[str, Any]:
     chosen = classes if desc.labels else target
-    alpha = loss_alpha(desc)
-    return {"dx": oracle.entmax_loss_backward(dy, p, chosen, alpha, desc.softmax_axis)}
+    return {"dx": oracle.entmax_loss_backward(dy, p, chosen, loss_alpha(desc), desc.softmax_axis)}
 
 
 FAILURES = {
@@ -296,6 +290,11 @@ FAILURES = {
         "a row where it is not",
     ),
 }
+
+
+def _everywhere(function: str) -> dict[BackendKind, str]:
+    backends = {BackendKind.NUMBA: "cpu", BackendKind.TRITON: "gpu"}
+    return {kind: f"pullback.ops.entmax.{name}:{function}" for kind, name in backends.items()}
 
 
 class EntmaxPlan(Plan[EntmaxDescriptor, EntmaxArgs]):
@@ -315,7 +314,7 @@ class EntmaxPlan(Plan[EntmaxDescriptor, EntmaxArgs]):
         op=_op,
         validate=lambda desc: _check("entmax", desc),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:forward"},
+        backends=_everywhere("forward"),
         reference=_reference,
         failures=FAILURES,
     )
@@ -341,7 +340,7 @@ class EntmaxBackwardPlan(Plan[EntmaxBackwardDescriptor, EntmaxBackwardArgs]):
         op=_op_backward,
         validate=_check_backward,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:backward"},
+        backends=_everywhere("backward"),
         reference=_reference_backward,
         workspace=_workspace,
         failures=FAILURES,
@@ -367,7 +366,7 @@ class SimplexLossPlan(Plan[SimplexLossDescriptor, SimplexLossArgs]):
         op=_op,
         validate=_check_loss,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:loss"},
+        backends=_everywhere("loss"),
         reference=_reference_loss,
         aux=ElementKind.I64,
         failures=FAILURES,
@@ -393,7 +392,7 @@ class SimplexLossBackwardPlan(Plan[SimplexLossBackwardDescriptor, SimplexLossBac
         op=_op_backward,
         validate=_check_loss,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.entmax.cpu:loss_backward"},
+        backends=_everywhere("loss_backward"),
         reference=_reference_loss_backward,
         aux=ElementKind.I64,
         failures=FAILURES,

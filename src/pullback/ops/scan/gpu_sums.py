@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import exp_pair, log_of_pair
+from pullback.gpu.exponential import exp_pair, log_pair
 from pullback.gpu.pairs import (
     LEAST,
     add_pairs,
@@ -18,6 +18,7 @@ from pullback.gpu.pairs import (
     narrowed,
     rounded,
     run_pairs,
+    two_sum,
     widened,
 )
 from pullback.gpu.tile import lane_of
@@ -66,7 +67,9 @@ def logsum_tile(x, live, begins, top, cs, cr, cv, lane, LAST: tl.constexpr, REVE
     fade_s, fade_r = exp_pair(top, peak)
     begin_s, begin_r = multiply_pairs(cs, cr, fade_s, fade_r)
     s, r = _resume_pairs(begin_s, begin_r, begins, s, tl.where(live, r, 0.0), REVERSE)
-    y = log_of_pair(s, r, peak[:, None])
+    log_s, log_r = log_pair(s, r)
+    y, rest = two_sum(log_s, peak[:, None])  # the two may cancel
+    y = y + (rest + log_r)
     held = (s >= LEAST) & (s < float("inf")) & (tl.abs(peak) < float("inf"))[:, None]
     beyond = tl.max(tl.max((live & ~held).to(tl.int32), 1), 0)
     last_s, last_r = lane_of(s, lane, LAST), lane_of(r, lane, LAST)

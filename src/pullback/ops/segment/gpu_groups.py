@@ -16,7 +16,7 @@ import triton.language as tl
 from pullback.contract.element import ElementKind
 from pullback.gpu.program import ALIGNMENT, Arena, Operand, Scratch, Sort, Step, Tile, ceil_div
 from pullback.gpu.tile import multiple, place, start_of_loop
-from pullback.ops.segment.gpu_kernels import fill
+from pullback.ops.segment.gpu_write import fill
 from pullback.tensor.layout import merge
 
 FLAT = Tile(1, 1024, 4)

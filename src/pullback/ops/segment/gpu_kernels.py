@@ -12,10 +12,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import power
 from pullback.gpu.pairs import narrowed
 from pullback.gpu.tile import cells, divide, first_of, last_of, multiple, place, shared_by
+from pullback.ops.segment.gpu_mapped import mapped
 from pullback.ops.segment.gpu_sums import finish, last_row, run_sum, sum_tile
+from pullback.ops.segment.gpu_won import won
+from pullback.ops.segment.gpu_write import write_groups
 
 
 @triton.jit
@@ -82,44 +84,6 @@ def unit(P: tl.constexpr, B: tl.constexpr, STATE: tl.constexpr, WIDE: tl.constex
     u = tl.full([P, B], 1.0 if STATE == "prod" else 0.0, WIDE)
     v = tl.full([P, B], -1 if (STATE == "first") | (STATE == "last") else 0, tl.int64)
     return u, v
-
-
-@triton.jit
-def write_groups(
-    u, v, group, column, live, out, index, source, rows, grad,
-    out_extents, out_strides, out_columns, out_steps, index_strides, index_steps,
-    source_extents, source_strides, source_columns, source_steps,
-    grad_extents, grad_strides, grad_columns, grad_steps,
-    STATE: tl.constexpr, WINNERS: tl.constexpr,
-):  # fmt: skip
-    """Write the groups of a tile that `live` names. WINNERS: the state itself is the result, u in
-    `out` and v in `index`. With `grad`, the row that holds an extremum receives the gradient of its
-    group."""
-    EXTREMUM: tl.constexpr = (STATE == "first") | (STATE == "last")
-    if grad is not None:
-        at = cells(group, column, grad_extents, grad_strides, grad_columns, grad_steps)
-        g = tl.load(grad + at, mask=live, other=0.0)
-        at = place(v, out_extents, out_strides) + place(column, out_columns, out_steps)[None, :]
-        tl.store(out + at, g, mask=live)
-    else:
-        at = cells(group, column, out_extents, out_strides, out_columns, out_steps)
-        if index is not None:
-            at_index = cells(group, column, out_extents, index_strides, out_columns, index_steps)
-        if WINNERS:
-            tl.store(out + at, u, mask=live)
-            tl.store(index + at_index, v, mask=live)
-        elif EXTREMUM:
-            row = v
-            if rows is not None:
-                row = tl.load(rows + v, mask=live, other=0)
-            # The winner's own bits.
-            bits = place(row, source_extents, source_strides)
-            bits = bits + place(column, source_columns, source_steps)[None, :]
-            tl.store(out + at, tl.load(source + bits, mask=live, other=0.0), mask=live)
-            if index is not None:
-                tl.store(index + at_index, row, mask=live)
-        else:
-            tl.store(out + at, u.to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -214,26 +178,35 @@ def _factor_at(factor, element, column, kept, use, extents, strides, columns, st
 
 @triton.jit
 def _rows_at(
-    source, factor, shift, order, rows, p, key, kept, live, columns, column,
+    source, factor, shift, mean, own, order, rows, p, key, kept, live, columns, column,
     source_extents, source_strides, source_columns, source_steps,
-    factor_extents, factor_strides, factor_columns, factor_steps, PAIRS: tl.constexpr,
+    factor_extents, factor_strides, factor_columns, factor_steps,
+    own_extents, own_strides, own_columns, own_steps,
+    SHIFT: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """What positions read, or powers of it; what it is multiplied with, if there is a factor; the
+    """What positions read, and what becomes of it before it is reduced: with what rounding took,
+    and what was subtracted, as `mapped` says; what it is multiplied with, if there is a factor; the
     elements, how many rows each position holds, and which are used."""
     element, row, kept = _elements_at(p, order, rows, kept)
     use = kept[:, None] & live[None, :]
     at = cells(row, column, source_extents, source_strides, source_columns, source_steps)
-    x, scale = tl.load(source + at, mask=use, other=0.0), None
+    raw = tl.load(source + at, mask=use, other=0.0)
+    x, rest, pivot, middle, scale = raw, None, None, None, None
     if factor is not None:
         scale = _factor_at(
             factor, element, column, kept, use,
             factor_extents, factor_strides, factor_columns, factor_steps,
         )  # fmt: skip
-    if shift is not None:
+    if own is not None:
+        at = (row * columns)[:, None] + column[None, :]
+        x, rest = won(
+            raw, shift, mean, own, element, key, column, at, use,
+            own_extents, own_strides, own_columns, own_steps, SHIFT, PAIRS, WIDE,
+        )  # fmt: skip
+    elif shift is not None:
         at = (key * columns)[:, None] + column[None, :]
-        top = tl.load(shift + at, mask=use, other=0.0)
-        x = power(x.to(top.dtype), top, use, PAIRS)
-    return x, scale, element, kept.to(tl.int64), use
+        x, rest, pivot, middle = mapped(raw, shift, mean, at, use, SHIFT, PAIRS, WIDE)
+    return x, (rest, raw, pivot, middle), scale, element, kept.to(tl.int64), use
 
 
 @triton.jit
@@ -265,6 +238,13 @@ def _held_of(flag, counted, carry, last):
 
 
 @triton.jit
+def _part_at(number, tail, held, live, columns, column):
+    """Where a block's two parts go, and what of a tile goes there."""
+    at = ((2 * number + tail.to(tl.int64)) * columns)[:, None] + column[None, :]
+    return at, held[:, None] & live[None, :]
+
+
+@triton.jit
 def _resume(
     u, v, flag, begun, carry_u, carry_v, part_u, part_v, at, cut,
     STATE: tl.constexpr, P: tl.constexpr,
@@ -284,25 +264,26 @@ def _resume(
     return u, v, last_row(u, P), carry_v
 
 
-@triton.jit(do_not_specialize=["count", "groups", "padding", "columns", "blocks", "length"])
+@triton.jit(do_not_specialize=["count", "groups", "padding", "ddof", "columns", "blocks", "length"])
 def reduce(
-    source, out, index, grad, keys, order, rows, factor, shift, gate, old_u, old_v, old_held,
-    part_key, part_u, part_v, part_held, count, groups, padding, columns, blocks, length,
-    factor_extents, factor_strides, factor_columns, factor_steps, keys_extents, keys_strides,
-    out_extents, out_strides, out_columns, out_steps, index_strides, index_steps,
-    source_extents, source_strides, source_columns, source_steps,
-    grad_extents, grad_strides, grad_columns, grad_steps,
-    STATE: tl.constexpr, SIGN: tl.constexpr, MEAN: tl.constexpr, DIVIDE: tl.constexpr,
-    KEEP: tl.constexpr, WINNERS: tl.constexpr, WIDE: tl.constexpr, P: tl.constexpr,
-    B: tl.constexpr,
+    source, out, index, grad, keys, order, rows, factor, shift, mean, own, gate, old_u, old_v,
+    old_held, part_key, part_u, part_v, part_held, count, groups, padding, ddof, columns, blocks,
+    length, factor_extents, factor_strides, factor_columns, factor_steps,
+    keys_extents, keys_strides, out_extents, out_strides, out_columns, out_steps,
+    index_strides, index_steps, source_extents, source_strides, source_columns, source_steps,
+    grad_extents, grad_strides, grad_columns, grad_steps, own_extents, own_strides, own_columns,
+    own_steps, STATE: tl.constexpr, SIGN: tl.constexpr, MEAN: tl.constexpr, ROOT: tl.constexpr,
+    DIVIDE: tl.constexpr, KEEP: tl.constexpr, WINNERS: tl.constexpr, SHIFT: tl.constexpr,
+    WIDE: tl.constexpr, OUT: tl.constexpr, P: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """The runs of a block of `length` positions, B columns of them, P rows at a time. Position p
     has a key and holds element order[p], which reads row rows[element] of the source, or none if
     that is negative; `factor`, one for each element, or a row if it has columns, is what its row is
-    multiplied with, or divided by; with `shift`, one row for each group, powers e^(x - shift) are
-    reduced. Where there are `old` parts, positions are those instead. Keys outside of the groups,
-    and `padding`, are left out. KEEP: results are added to what is there. Without `out`, parts are
-    all that is wanted. Sums of f32 are in pairs."""
+    multiplied with, or divided by; with `shift`, one row for each group, what `mapped` makes of it
+    is reduced, or `won`, where groups are rows of the source and `own` has one for each key. Where
+    there are `old` parts, positions are those instead. Keys outside of the groups, and `padding`,
+    are left out. With `ddof`, sums are divided by the number of rows less that. KEEP: results are
+    added to what is there. Without `out`, parts are all that is left. Sums of f32 are in pairs."""
     OF_F32: tl.constexpr = (old_held is None) & (source.dtype.element_ty == tl.float32)
     PAIRS: tl.constexpr = OF_F32 & (STATE == "sum")
     columns = multiple(columns, source_columns)
@@ -325,9 +306,10 @@ def reduce(
                 old_u, old_v, old_held, p, kept, live, columns, column, STATE, WIDE, P, B
             )
         else:
-            x, scale, element, counted, use = _rows_at(
-                source, factor, shift, order, rows, p, key, kept, live, columns, column,
-                *source_loops, factor_extents, factor_strides, factor_columns, factor_steps, PAIRS,
+            x, gaps, scale, element, counted, use = _rows_at(
+                source, factor, shift, mean, own, order, rows, p, key, kept, live, columns, column,
+                *source_loops, factor_extents, factor_strides, factor_columns, factor_steps,
+                own_extents, own_strides, own_columns, own_steps, SHIFT, PAIRS, WIDE,
             )  # fmt: skip
             if not PAIRS:
                 u, v = _lifted(x, scale, element, use, STATE, SIGN, DIVIDE, WIDE, P, B)
@@ -335,26 +317,24 @@ def reduce(
         begun, held, carry_held = _held_of(flag, counted, carry_held, p == first + P - 1)
         left, at_part, cut = tl.zeros([P], tl.int1), None, None
         if part_key is not None:
-            tail = (key == last_key).to(tl.int64)
-            left = ends & (((key == first_key) & head_open) | ((tail != 0) & tail_open))
-            head_held += tl.where(left & (tail == 0), held, 0)
-            tail_held += tl.where(left & (tail != 0), held, 0)
-            at_part = ((2 * number + tail) * columns)[:, None] + column[None, :]
-            cut = (left & (held > 0))[:, None] & live[None, :]
+            tail = key == last_key
+            left = ends & (((key == first_key) & head_open) | (tail & tail_open))
+            head_held += tl.where(left & ~tail, held, 0)
+            tail_held += tl.where(left & tail, held, 0)
+            at_part, cut = _part_at(number, tail, left & (held > 0), live, columns, column)
         done = (ends & (held > 0) & ~left)[:, None] & live[None, :]
         old = tl.load(out + cells(key, column, *out_loops), mask=done, other=0.0) if KEEP else None
         flag = tl.broadcast_to(flag[:, None], [P, B])
         if PAIRS:
             u, carry_s, carry_r, carry_u = sum_tile(
-                x, scale, flag, held, old, part_u, at_part, cut, carry_s, carry_r, carry_u,
-                MEAN, DIVIDE, P,
+                x, *gaps, scale, flag, held, old, part_u, at_part, cut, carry_s, carry_r, carry_u,
+                ddof, SHIFT == "square", MEAN, ROOT, DIVIDE, OUT, P,
             )  # fmt: skip
             v = tl.zeros([P, B], tl.int64)
         else:
-            u, v, carry_u, carry_v = _resume(
-                u, v, flag, begun, carry_u, carry_v, part_u, part_v, at_part, cut, STATE, P
-            )
-            u = finish(u, held, old, MEAN)
+            parts = part_u, part_v, at_part, cut
+            u, v, carry_u, carry_v = _resume(u, v, flag, begun, carry_u, carry_v, *parts, STATE, P)
+            u = finish(u, held, old, ddof, MEAN, ROOT)
         if out is not None:
             write_groups(
                 u, v, key, column, done, out, index, source, rows, grad, *out_loops, index_strides,
@@ -362,9 +342,8 @@ def reduce(
                 STATE, WINNERS,
             )  # fmt: skip
     if part_key is not None:
-        _store_borders(
-            part_key, part_held, number, first_key, last_key, head_held, tail_held, block == 0
-        )
+        found = first_key, last_key, head_held, tail_held
+        _store_borders(part_key, part_held, number, *found, block == 0)
 
 
 @triton.jit
@@ -374,15 +353,3 @@ def _store_borders(keys, held, number, first_key, last_key, head_held, tail_held
     tl.store(keys + 2 * number + 1, last_key, mask=mask)
     tl.store(held + 2 * number, tl.sum(head_held, 0), mask=mask)
     tl.store(held + 2 * number + 1, tl.sum(tail_held, 0), mask=mask)
-
-
-@triton.jit(do_not_specialize=["count"])
-def fill(out, gate, value: tl.float64, count, out_extents, out_strides, B: tl.constexpr):
-    """One value everywhere: what groups without rows have."""
-    count = multiple(count, out_extents)
-    k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    live = k < count
-    if gate is not None:
-        live = live & (tl.load(gate) == 0)
-    block = tl.full([B], value, tl.float64).to(out.dtype.element_ty)
-    tl.store(out + place(k, out_extents, out_strides), block, mask=live)

@@ -10,6 +10,7 @@ from pullback.contract.element import ElementKind
 from pullback.gpu.program import (
     ALIGNMENT,
     Arena,
+    Operand,
     Scratch,
     Sort,
     Step,
@@ -36,9 +37,8 @@ SHORTEST, LONGEST = 64, 1024  # positions of a block
 PROGRAMS = 2048  # as many as keep a large GPU busy, as these have few warps
 
 
-NO_FACTOR: dict[str, Any] = {
-    f"factor_{part}": () for part in ("extents", "strides", "columns", "steps")
-}
+_LOOPS = ("extents", "strides", "columns", "steps")
+NO_FACTOR: dict[str, Any] = {f"factor_{part}": () for part in _LOOPS}
 
 
 def table(name: str, view: Any, lead: int = 1) -> dict[str, Any]:
@@ -63,6 +63,12 @@ def tables(names: Sequence[str], views: Sequence[Any], lead: int = 1) -> dict[st
         found[f"{names[0]}_{extents}"] = loops.extents
         found |= {f"{name}_{strides}": s for name, s in zip(names, loops.strides, strict=True)}
     return found
+
+
+def _result(out: Operand | Scratch | None) -> ElementKind:
+    """What sums in pairs end as."""
+    wanted = ElementKind.F32 if out is None else out.element
+    return ElementKind.F64 if wanted is ElementKind.F64 else ElementKind.F32
 
 
 def dense(name: str, rows: int, columns: int) -> dict[str, Any]:
@@ -110,6 +116,7 @@ class Reduction:
     state: str
     sign: int = 1
     mean: bool = False
+    root: bool = False
     divide: bool = False
     keep: bool = False
     winners: bool = False
@@ -153,7 +160,11 @@ class Reduction:
         arguments = {
             "grad": None,
             "padding": None,
-            **{f"grad_{part}": () for part in ("extents", "strides", "columns", "steps")},
+            "ddof": None,
+            "mean": None,
+            "own": None,
+            "SHIFT": None,
+            **{f"{name}_{part}": () for name in ("grad", "own") for part in _LOOPS},
             "shift": None,
             **NO_FACTOR,
             "index_strides": tensors["out_strides"],
@@ -165,10 +176,12 @@ class Reduction:
             "STATE": self.state,
             "SIGN": self.sign,
             "MEAN": self.mean,
+            "ROOT": self.root,
             "DIVIDE": self.divide,
             "KEEP": self.keep,
             "WINNERS": self.winners,
             "WIDE": wide(self.carried),
+            "OUT": wide(_result(tensors["out"])),
             "P": tile.rows,
             "B": tile.block,
         }
@@ -181,7 +194,9 @@ class Reduction:
             traffic = self._traffic(level, bool(found))
             found.append(Step(reduce, grid, {**arguments, **own}, tile.warps, traffic))
             old = {f"old_{part}": parts[f"part_{part}"] for part in ("u", "v", "held")}
-            arguments |= {"keys": parts["part_key"], "order": None, "factor": None, "shift": None}
+            arguments |= {"keys": parts["part_key"], "order": None, "factor": None}
+            arguments |= {"shift": None, "mean": None, "own": None, "SHIFT": None}
+            arguments |= {f"own_{part}": () for part in _LOOPS}
             arguments |= {"keys_extents": (2 * level.blocks,), "keys_strides": (1,)}
             arguments |= NO_FACTOR
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.case import Array, Case, apart
+from pullback.ops.case import Array, Case, Tiles, apart
 from pullback.ops.draw import Draw
 from pullback.ops.segment.index import prepare_segments
 
@@ -63,6 +63,27 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield _case(rng, "special values", special, rng.integers(0, 20, 90), ids, 8, reduce)
     none = {"segment_ids": np.zeros(5)}
     yield _case(rng, "rows of no width", np.zeros((3, 0)), np.arange(5) % 3, none, 2, "sum")
+
+
+def _pieces(rng: np.random.Generator) -> Iterator[Case]:
+    """Segments of several blocks, and as many columns as tiles have, or one more or less."""
+    sizes = (1, 63, 64, 65, 127, 129, 1023, 1025)
+    shapes = [(n, 3, 1, REDUCTIONS[k % len(REDUCTIONS)]) for k, n in enumerate(sizes)]
+    # As many extrema one after the other as meet every rule for ties in every element.
+    widths = (7, 8, 9, 31, 32, 33, 127, 128, 129)
+    shapes += [(5, 3, width, reduce) for width in widths for reduce in ("max", "min")]
+    for number, (n, rows, width, reduce) in enumerate(shapes):
+        x, at = rng.integers(-2, 3, (rows, width)) / 2.0, rng.integers(-1, rows + 1, n)
+        name, segments = f"{n} of {rows}x{width}", {"segment_ids": np.minimum(np.arange(n), 1)}
+        yield _case(rng, name, x, at, segments, 3, reduce, indices_are_sorted=bool(number % 2))
+    n = 1300
+    for reduce in REDUCTIONS:
+        x, at = rng.standard_normal((40, 2)), np.where(rng.random(n) < 0.7, 7, np.arange(n) % 40)
+        ids = {"segment_ids": np.where(rng.random(n) < 0.9, 3, rng.integers(-1, 6, n))}
+        yield _case(rng, "long", x, at, ids, 5, reduce)
+
+
+TILES = Tiles(_pieces, every=8)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

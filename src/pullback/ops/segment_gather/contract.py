@@ -205,7 +205,10 @@ class GatherSegmentReducePlan(Plan[GatherSegmentReduceDescriptor, GatherSegmentR
         op=lambda _: OP,
         validate=lambda desc: _validate(OP, desc),
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.segment_gather.cpu:forward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.segment_gather.cpu:forward",
+            BackendKind.TRITON: "pullback.ops.segment_gather.gpu:forward",
+        },
         reference=_reference,
         aux=ElementKind.I64,
         workspace=_workspace("workspace"),
@@ -243,7 +246,10 @@ class GatherSegmentReduceBackwardPlan(
         op=lambda _: f"{OP}_backward",
         validate=_validate_backward,
         guarantee=_guarantee,
-        backends={BackendKind.NUMBA: "pullback.ops.segment_gather.cpu:backward"},
+        backends={
+            BackendKind.NUMBA: "pullback.ops.segment_gather.cpu:backward",
+            BackendKind.TRITON: "pullback.ops.segment_gather.gpu:backward",
+        },
         reference=_reference_backward,
         aux=ElementKind.I64,
         workspace=_workspace("workspace_backward"),

@@ -41,21 +41,38 @@ class Cells:
     def take(self, element: ElementKind) -> Scratch:
         return self.groups.arena.take(element, self.desc.num_segments * self.desc.embedding_dim)
 
-    def reduce(
-        self, state: str, carried: ElementKind, source: dict[str, Any], **found: Any
-    ) -> None:
-        desc = self.desc
+    @staticmethod
+    def _reduction(desc: Any, state: str, carried: ElementKind, **options: Any) -> Reduction:
         sizes = {"groups": desc.num_segments, "columns": desc.embedding_dim}
-        reduction = Reduction(
+        return Reduction(
             **sizes,
             positions=desc.num_inputs,
             element=desc.element,
             carried=carried,
             state=state,
             winners=state == "split",
+            **options,
         )
-        tensors = {**_NONE, **lookup(self.groups), **source, **found}
-        tensors |= dense("out", desc.num_segments, desc.embedding_dim)
+
+    @staticmethod
+    def parts(desc: Any, state: str, carried: ElementKind) -> int:
+        """Scratch that a reduction takes beside its result."""
+        return Cells._reduction(desc, state, carried).nbytes
+
+    def reduce(
+        self,
+        state: str,
+        carried: ElementKind,
+        source: dict[str, Any],
+        averaged: bool = False,
+        root: bool = False,
+        **found: Any,
+    ) -> None:
+        """Into scratch, unless the loops of a result are given."""
+        desc = self.desc
+        reduction = self._reduction(desc, state, carried, mean=averaged, root=root)
+        cells = dense("out", desc.num_segments, desc.embedding_dim)
+        tensors = {**_NONE, **lookup(self.groups), **source, **cells, **found}
         self.groups.steps += reduction.steps(self.groups.arena, tensors)
 
     def peaks(self, source: dict[str, Any], cleared: bool = False) -> dict[str, Scratch]:
@@ -68,16 +85,20 @@ class Cells:
         self.reduce("split", kept, source, out=peak, index=holder)
         return {"peak": peak, "holder": holder}
 
-    def sums(self, source: dict[str, Any], **mapped: Any) -> Scratch:
+    def sums(
+        self, source: dict[str, Any], kept: ElementKind | None = None, **mapped: Any
+    ) -> Scratch:
         """Sums of what the source is mapped to."""
-        total = self.take(computed(self.desc.element))
+        total = self.take(kept or computed(self.desc.element))
         self.reduce("sum", self.desc.element.accumulator, source, out=total, **mapped)
         return total
 
-    def of_powers(self, source: dict[str, Any], cleared: bool = False) -> dict[str, Scratch]:
+    def of_powers(
+        self, source: dict[str, Any], cleared: bool = False, kept: ElementKind | None = None
+    ) -> dict[str, Scratch]:
         """The same, and the sum of the powers relative to the largest."""
         found = self.peaks(source, cleared)
-        return {**found, "total": self.sums(source, shift=found["peak"])}
+        return {**found, "total": self.sums(source, kept, shift=found["peak"], SHIFT="power")}
 
     def spread(self, kernel: Any, ids: dict[str, Any], reads: int, **arguments: Any) -> None:
         """A step over all rows that looks up their cells."""
@@ -109,10 +130,7 @@ def cell_bytes(desc: Any) -> int:
     """Scratch for a maximum, a count and a sum of each cell, and for parts of two reductions."""
     cells = desc.num_segments * desc.embedding_dim
     kept = computed(desc.element)
-    fields = {"groups": desc.num_segments, "columns": desc.embedding_dim}
-    fields |= {"positions": desc.num_inputs, "element": desc.element}
-    parts = Reduction(carried=kept, state="split", **fields).nbytes
-    parts += Reduction(carried=desc.element.accumulator, state="sum", **fields).nbytes
+    parts = Cells.parts(desc, "split", kept) + Cells.parts(desc, "sum", desc.element.accumulator)
     return (2 * kept.itemsize + 8) * cells + 3 * ALIGNMENT + parts
 
 
@@ -121,11 +139,17 @@ def source_of(name: str, slot: int, view: Any) -> dict[str, Any]:
     return {name: Operand(slot, view.element), **table(name, view)}
 
 
+def _kept(desc: Any) -> ElementKind:
+    """What sums of powers are kept in: next to 1, the logarithm of a sum of f32 has few digits."""
+    log = desc.kind is SegmentSoftmaxKind.LOG_SOFTMAX and desc.element is ElementKind.F32
+    return ElementKind.F64 if log else computed(desc.element)
+
+
 def _forward(desc: Any, x: Any, ids: Any, y: Any, order: Any, offsets: Any) -> GpuProgram:
     groups, own = grouped(desc, ids, order, offsets, desc.ascending)
     cells = Cells(desc, groups)
     if desc.num_inputs * desc.embedding_dim:
-        known = cells.of_powers(source_of("source", 0, x))
+        known = cells.of_powers(source_of("source", 0, x), kept=_kept(desc))
         tensors = {**source_of("x", 0, x), **source_of("out", 2, y), "grad": None, **_NO_GRADIENT}
         cells.spread(share, own, 2, **known, **tensors, KIND=desc.kind.value)
     return cells.program
@@ -155,8 +179,14 @@ def _bytes(desc: Any) -> int:
     return grouped_bytes(desc) + cell_bytes(desc)
 
 
+def _forward_bytes(desc: Any) -> int:
+    """The same, with sums that may be wider."""
+    wider = _kept(desc).itemsize - computed(desc.element).itemsize
+    return _bytes(desc) + wider * desc.num_segments * desc.embedding_dim
+
+
 _SIZES = {"num_inputs": 1 << 20, "embedding_dim": 8, "num_segments": 1 << 14}
 _SAMPLES = tuple(Sample(k.value, {**_SIZES, "kind": k}) for k in SegmentSoftmaxKind)
 
-forward = Layout(_forward, _guarantee, _bytes, _SAMPLES)
+forward = Layout(_forward, _guarantee, _forward_bytes, _SAMPLES)
 backward = Layout(_backward, _guarantee, _bytes, _SAMPLES)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.exponential import exp_f32, log_f32, power
-from pullback.gpu.pairs import two_sum
+from pullback.gpu.exponential import exp_f32, log_f32, log_pair, power
+from pullback.gpu.pairs import narrowed, two_sum
 from pullback.gpu.tile import divide, multiple, place
 
 
 @triton.jit
-def _rows(ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B):
+def rows_of_block(ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B):
     """Of a block of rows by columns: rows, columns, the group of each row, which elements there
     are, and which of them belong to a group."""
     program = tl.program_id(0).to(tl.int64)
@@ -38,13 +38,14 @@ def _value(x, peak, holders, total, take, KIND: tl.constexpr, FINE: tl.constexpr
     top = x == float("inf")
     if KIND == "segment_log_softmax":
         z = x - peak
-        logarithm = log_f32(whole) if FINE else tl.log(whole)
         if FINE:
             _, low = two_sum(x, -peak)
-            y = tl.where(z > float("-inf"), z + (low - logarithm), z)
+            high, rest = log_pair(*narrowed(whole))
+            y, lost = two_sum(z, -high)
+            y = tl.where(z > float("-inf"), y + (lost + (low - rest)), z)
             share = log_f32(shared)
         else:
-            y = z - logarithm
+            y = z - tl.log(whole)
             share = tl.log(shared)
         infinite = tl.where(top, -share, float("-inf"))
     else:
@@ -90,7 +91,7 @@ def share(
     """Each row's share of its segment, or the logarithm of it; with `grad`, times the gradient of
     the segment. Segments of only -inf have no gradient, rows of no segment no share."""
     columns = multiple(columns, out_columns)
-    row, column, group, live, take = _rows(
+    row, column, group, live, take = rows_of_block(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
     at = place(row, x_extents, x_strides)[:, None]
@@ -147,7 +148,7 @@ def share_back(
     """The gradient of each row: `peak` is the largest y of its segment, which says whether there is
     any mass, `total` the sum of dy, or of y·dy."""
     columns = multiple(columns, out_columns)
-    row, column, group, live, take = _rows(
+    row, column, group, live, take = rows_of_block(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
     table = (group * columns)[:, None] + column[None, :]

@@ -26,11 +26,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("masked, one segment fully", arrays)
 
 
-TILES = Tiles(
-    lambda rng: islice(segment.TILES.cases(rng), None, None, 3),
-    every=60,
-    only=("segment_logsumexp", "segment_logsumexp_backward"),
-)
+TILES = Tiles(lambda rng: islice(segment.TILES.cases(rng), None, None, 3), every=60)
 
 
 def large_cases(rng: np.random.Generator) -> Iterator[Case]:

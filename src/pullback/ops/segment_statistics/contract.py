@@ -200,13 +200,11 @@ def _record(name: str, descriptor: type, backward: bool, **more: Any) -> PlanRec
     )
 
 
-def _numba(function: str) -> dict[BackendKind, str]:
-    return {BackendKind.NUMBA: f"pullback.ops.segment_statistics.cpu:{function}"}
-
-
 def _everywhere(function: str) -> dict[BackendKind, str]:
-    triton = {BackendKind.TRITON: f"pullback.ops.segment_statistics.gpu:{function}"}
-    return {**_numba(function), **triton}
+    return {
+        BackendKind.NUMBA: f"pullback.ops.segment_statistics.cpu:{function}",
+        BackendKind.TRITON: f"pullback.ops.segment_statistics.gpu:{function}",
+    }
 
 
 class SegmentLogsumexpPlan(Plan[SegmentLogsumexpDescriptor, SegmentLogsumexpArgs]):
@@ -244,7 +242,7 @@ class SegmentVariancePlan(Plan[SegmentVarianceDescriptor, SegmentVarianceArgs]):
         SegmentVarianceDescriptor,
         False,
         validate=_validate_variance,
-        backends=_numba("variance"),
+        backends=_everywhere("variance"),
     )
 
 
@@ -258,5 +256,5 @@ class SegmentVarianceBackwardPlan(
         SegmentVarianceBackwardDescriptor,
         True,
         validate=_validate_variance,
-        backends=_numba("variance_backward"),
+        backends=_everywhere("variance_backward"),
     )

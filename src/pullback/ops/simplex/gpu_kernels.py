@@ -17,7 +17,7 @@ STEPS = tl.constexpr(128)
 
 
 @triton.jit
-def _facts(x, live):
+def facts(x, live):
     """Of a tile, by rows: the maximum without NaN, how many NaN, how many +inf."""
     nan = (x != x) & live
     peak = tl.max(tl.where(live & ~nan, x, float("-inf")), 1)
@@ -26,15 +26,17 @@ def _facts(x, live):
 
 
 @triton.jit
-def _shift(x, peak, live, KIND: tl.constexpr):
-    """x - max, halved for entmax15; -inf where nothing is, and in rows that are not finite."""
-    finite = (tl.abs(peak) < float("inf"))[:, None]
-    z = tl.where(live & finite & (x == x), x - peak[:, None], float("-inf"))
+def shift(x, peak, live, KIND: tl.constexpr):
+    """x - max, halved for entmax15: 0 at the maximum, infinite or not; -inf where nothing is, and
+    in rows of only that."""
+    peak = peak[:, None]
+    z = tl.where(x == peak, 0.0, x - peak)
+    z = tl.where(live & (x == x) & (peak > float("-inf")), z, float("-inf"))
     return z * 0.5 if KIND == "entmax15" else z
 
 
 @triton.jit
-def _sums(z, tau, KIND: tl.constexpr):
+def newton_sums(z, tau, KIND: tl.constexpr):
     """What one look at a tile adds up for Newton's step, and the support."""
     inside = z > tau[:, None]
     over = tl.where(inside, z - tau[:, None], 0.0)
@@ -43,13 +45,13 @@ def _sums(z, tau, KIND: tl.constexpr):
 
 
 @triton.jit
-def _newton(tau, first, second, count, KIND: tl.constexpr):
+def newton(tau, first, second, count, KIND: tl.constexpr):
     """The next threshold, never a lower one."""
     if KIND == "entmax15":
         slope = tl.where(second > 0.0, 2.0 * second, 1.0)
     else:
         slope = tl.maximum(count, 1).to(tau.dtype)
-    step = (first - 1.0) / slope
+    step = divide(first - 1.0, slope)
     return tl.where((step > 0.0) & (count > 0), tau + step, tau)
 
 
@@ -89,16 +91,16 @@ def map_row(
     live = (row < rows)[:, None] & (k < n)[None, :]
     at = grid(place(row, extents, strides_x), k, step_x)
     value = tl.load(x + at, mask=live, other=0.0).to(WIDE)
-    peak, nans, tops = _facts(value, live)
-    z = _shift(value, peak, live, KIND)
+    peak, nans, tops = facts(value, live)
+    z = shift(value, peak, live, KIND)
     tau = tl.full([R], -1.0, WIDE)
-    first, second, count = _sums(z, tau, KIND)
+    first, second, count = newton_sums(z, tau, KIND)
     left = tl.full((), STEPS, tl.int32)
     while left > 0:
-        higher = _newton(tau, first, second, count, KIND)
+        higher = newton(tau, first, second, count, KIND)
         left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
         tau = higher
-        first, second, count = _sums(z, tau, KIND)
+        first, second, count = newton_sums(z, tau, KIND)
     result = _value(value, z, tau, peak, nans, tops, KIND)
     at = grid(place(row, extents, strides_y), k, step_y)
     tl.debug_barrier()  # y may be x
@@ -106,10 +108,10 @@ def map_row(
 
 
 @triton.jit
-def _tiled_sums(
+def tiled_sums(
     x, offset, row_live, n, step, peak, tau, KIND: tl.constexpr, R: tl.constexpr, B: tl.constexpr
 ):
-    """`_sums` over all tiles of the rows."""
+    """`newton_sums` over all tiles of the rows."""
     first = tl.zeros([R], tau.dtype)
     second = tl.zeros([R], tau.dtype)
     count = tl.zeros([R], tl.int64)
@@ -117,7 +119,7 @@ def _tiled_sums(
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(offset, k, step), mask=live, other=0.0).to(tau.dtype)
-        f, s, c = _sums(_shift(value, peak, live, KIND), tau, KIND)
+        f, s, c = newton_sums(shift(value, peak, live, KIND), tau, KIND)
         first, second, count = first + f, second + s, count + c
     return first, second, count
 
@@ -150,21 +152,21 @@ def map_tiles(
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
-        p, m, t = _facts(value, live)
+        p, m, t = facts(value, live)
         peak, nans, tops = tl.maximum(peak, p), tl.maximum(nans, m), tops + t
     tau = tl.full([R], -1.0, WIDE)
-    first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
+    first, second, count = tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
     left = tl.full((), STEPS, tl.int32)
     while left > 0:
-        higher = _newton(tau, first, second, count, KIND)
+        higher = newton(tau, first, second, count, KIND)
         left = tl.where(tl.max((higher > tau).to(tl.int32), 0) > 0, left - 1, 0)
         tau = higher
-        first, second, count = _tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
+        first, second, count = tiled_sums(x, at_x, row_live, n, step_x, peak, tau, KIND, R, B)
     for start in range(start_of_loop(), n, B):
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
-        z = _shift(value, peak, live, KIND)
+        z = shift(value, peak, live, KIND)
         result = _value(value, z, tau, peak, nans, tops, KIND)
         tl.debug_barrier()  # y may be x
         tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
