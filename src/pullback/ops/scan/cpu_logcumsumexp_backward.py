@@ -1,0 +1,295 @@
+"""The backward of the running log-sum-exp, walked from the far end:
+
+    T[j] = dy[j]·e^-y[j] + T[j+1],  dx[j] = e^x[j]·T[j]
+
+T is f64, over the reference of a y (cpu_exponentials). In the shortest way that stays where it is,
+with all y near it; in the next each step has its own, with the same bits; the last knows bases as
+well, those of infinities among them.
+
+f64 has no wider type: T is lifted by a power of two, so that the smallest gradients keep all their
+digits, and large ones have a sum of their own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+
+from pullback.cpu.blocks import both, each, running
+from pullback.cpu.elementary import per_type
+from pullback.cpu.emit import inlined
+from pullback.cpu.memory import STORAGE, filled
+from pullback.cpu.numerics import any_nan, one_nan_each
+from pullback.cpu.numerics import plus as added
+from pullback.cpu.scan import Scan
+from pullback.cpu.tiles import by_type, spread
+from pullback.cpu.vector import (
+    absolute,
+    any_lane,
+    lane,
+    like,
+    not_le,
+    select,
+    splat,
+    to_f32,
+    to_f64,
+)
+from pullback.cpu.walks import Walks
+from pullback.ops.scan.cpu_exponentials import (
+    INFINITY,
+    LIFT,
+    is_far,
+    is_tiny,
+    lowered,
+    lowered_far,
+    near_reference,
+    reference,
+    relative,
+    relative_far,
+    steps_of,
+    weighted,
+    weighted_far,
+)
+from pullback.ops.scan.cpu_logcumsumexp import (
+    any_of,
+    not_near,
+    states_of,
+    work,
+)
+
+Function = Callable[..., Any]
+
+# How many references a y may be from that of its block.
+_room = per_type(1.8, 6.0)
+# Gradients of f64 that have a sum of their own, both are lifted by LIFT.
+LARGE, SMALL = 2.0**400, 2.0**100
+
+
+@by_type
+def _start(p, n):
+    """Nothing: whatever the reference, it stays that."""
+    if STORAGE[p.dtype].compute == types.float64:
+        return lambda p, n: (splat(INFINITY, n), splat(0.0, n), splat(0.0, n))
+    return lambda p, n: (filled(p, INFINITY, n), splat(0.0, n))
+
+
+# --- sums -----------------------------------------------------------------------------------------
+# A sum is a reference and T; of f64, T of the lifted gradients and that of the large ones.
+
+
+@by_type
+def nothing(R):
+    if R.dtype == types.float32:
+        return lambda R: (R, to_f64(like(R, 0.0)))
+    return lambda R: (R, like(R, 0.0), like(R, 0.0))
+
+
+@by_type
+def _terms(R, g, e):
+    if e.dtype == types.float32:
+        return lambda R, g, e: (R, to_f64(g) * to_f64(e))
+
+    def lifted(R, g, e):
+        large = _is_large(0.0, g)
+        small = (select(large, 0.0, g) * 2.0**LIFT) * e
+        return R, small, (select(large, g, 0.0) * 2.0**-LIFT) * e
+
+    return lifted
+
+
+@by_type
+def plus(s, t):
+    """Both of one reference."""
+    if len(s) == 2:
+        return lambda s, t: (s[0], s[1] + t[1])
+    return lambda s, t: (s[0], s[1] + t[1], s[2] + t[2])
+
+
+@by_type
+def moved(lower, s, R):
+    if len(s) == 2:
+        return lambda lower, s, R: (R, lower(s[1], s[0], R, 0.0))
+
+    def small_and_large(lower, s, R):
+        """Large ones that become small count among these, which have room for them."""
+        large = lower(s[2], s[0], R, 0.0)
+        becomes = absolute(large) < SMALL
+        small = lower(s[1], s[0], R, 0.0) + select(becomes, lower(s[2], s[0], R, 2 * LIFT), 0.0)
+        return R, small, select(becomes, 0.0, large)
+
+    return small_and_large
+
+
+@by_type
+def _result(weighted_, s, x):
+    if len(s) == 2:
+        return lambda weighted_, s, x: weighted_(s[1], x, s[0], like(x, 0.0))
+
+    def of_both(weighted_, s, x):
+        none = s[2] == 0
+        v = select(none, s[1], s[2] + s[1] * 2.0 ** (-2 * LIFT))
+        return weighted_(v, x, s[0], select(none, like(x, -LIFT), LIFT))
+
+    return of_both
+
+
+# --- the reference stays --------------------------------------------------------------------------
+
+
+@by_type
+def _none_large(state, g):
+    if len(state) == 2:
+        return lambda state, g: True
+    return lambda state, g: not (any_lane(state[2] != 0) or any_of(_is_large, 0.0, g))
+
+
+@inlined
+def _is_large(_none, g):
+    return not_le(absolute(g), LARGE)
+
+
+@inlined
+def _is_beyond(R, y):
+    return not_le(absolute(y * steps_of(y) - R), _room(y))
+
+
+@by_type
+def one_reference(state, R):
+    """That of the state, or before anything came one of these."""
+    if state[0].n == R.n:
+        return lambda state, R: select((state[0] == INFINITY) & (state[1] == 0), R, state[0])
+    return lambda state, R: select(
+        (state[0] == INFINITY) & (state[1] == 0), like(state[0], lane(R, 0)), state[0]
+    )
+
+
+@inlined
+def _stays(state, columns):
+    g, x, y, _ = columns
+    own = one_reference(state, near_reference(y[0]))
+    R = spread(own, x[0])
+    beyond = any_lane(is_far(own)) or any_of(_is_beyond, R, y) or any_of(is_tiny, R, x)
+    return not beyond and _none_large(state, g)
+
+
+@by_type
+def _small_term(R, v):
+    if R.dtype == types.float32:
+        return lambda R, v: to_f64(v[0]) * to_f64(relative(-v[1], -R))
+    return lambda R, v: (v[0] * 2.0**LIFT) * relative(-v[1], -R)
+
+
+@inlined
+def pair_of(u, v):
+    return u, v
+
+
+@inlined
+def _within_one(columns, state):
+    g, x, y, _ = columns
+    R = spread(one_reference(state, near_reference(y[0])), x[0])
+    sums = running(added, each(_small_term, R, both(pair_of, g, y)))
+    return both(pair_of, sums, each(_weight, R, x)), (R, sums[-1])
+
+
+@inlined
+def _weight(R, x):
+    return relative(x, R)
+
+
+@inlined
+def combine_one(state, total):
+    return (total[0], state[1] + total[1], *state[2:])
+
+
+@by_type
+def _result_one(state, v):
+    if v[1].dtype == types.float32:
+        return lambda state, v: to_f32(to_f64(v[1]) * (state[1] + v[0]))
+    return lambda state, v: (v[1] * (state[1] + v[0])) * 2.0**-LIFT
+
+
+@inlined
+def apply_one(entering, inner):
+    return (each(_result_one, entering, inner),)
+
+
+# --- it moves -------------------------------------------------------------------------------------
+
+
+def adding(lower: Function) -> Function:
+    """(sum, term) -> the sum over the reference of the term; of blocks, too."""
+    return inlined(lambda s, term: plus(moved(lower, s, term[0]), term))
+
+
+def applied_by(lower: Function, result_of: Function) -> Function:
+    """Of each step its sum, x, y, and the y after it."""
+
+    @inlined
+    def result(entering, v):
+        (own, x), (y, after) = v
+        return result_of(plus(moved(lower, entering, own[0]), own), x, y, after)
+
+    return inlined(lambda entering, inner: (each(result, entering, inner),))
+
+
+def _moving(
+    reference_of: Function, relative_of: Function, lower: Function, result_of: Function
+) -> tuple[Function, ...]:
+    """within, combine and apply."""
+    combine = adding(lower)
+
+    @inlined
+    def term(g, y):
+        R = reference_of(y)
+        return _terms(R, g, relative_of(-y, -R))
+
+    @inlined
+    def within(columns):
+        g, x, y, after = columns
+        sums, last = states_of(combine, nothing(reference_of(y[0])), both(term, g, y))
+        return both(pair_of, both(pair_of, sums, x), both(pair_of, y, after)), last
+
+    return within, combine, applied_by(lower, result_of)
+
+
+@inlined
+def near_result(s, x, y, after):
+    return _result(weighted, s, x)
+
+
+@inlined
+def far_result(s, x, y, after):
+    """The first +inf has the weight of all later results, a prefix of -inf has none."""
+    v = select(y == INFINITY, select(after == INFINITY, like(x, -INFINITY), INFINITY), x)
+    return select(y == -INFINITY, 0.0, _result(weighted_far, s, v))
+
+
+@inlined
+def begins_near(state):
+    return not any_lane(is_far(state[0]) & (state[1] != 0))
+
+
+@inlined
+def _all_near(state, columns):
+    return begins_near(state) and not any_of(not_near, 0.0, columns[2])
+
+
+_within, _combine, _apply = _moving(reference, relative_far, lowered_far, far_result)
+_SCAN = Scan(
+    neutral=(0.0, -INFINITY, 0.0, 0.0),
+    work=work,
+    start=_start,
+    within=_within,
+    combine=_combine,
+    apply=_apply,
+    rare=inlined(lambda state, outputs: any_nan(outputs[0])),
+    repair=inlined(lambda outputs: (one_nan_each(outputs[0]),)),
+    fast=(_all_near, *_moving(near_reference, relative, lowered, near_result)),
+    faster=(_stays, _within_one, combine_one, apply_one),
+    relative=True,
+    busy={2: 16, 4: 16, 8: 16},
+    inputs=(0, 2, 3, 3),
+    ahead=(0, 0, 0, 1),
+)
+LOGCUMSUMEXP_BACKWARD = Walks(_SCAN, "logcumsumexp_backward", __name__)
