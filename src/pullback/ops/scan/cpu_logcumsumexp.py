@@ -18,7 +18,7 @@ from pullback.cpu.memory import STORAGE, filled
 from pullback.cpu.numerics import one_nan_each, plus, two_sum
 from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type, spread
-from pullback.cpu.vector import any_lane, is_nan, like, maximum, not_le, select, splat, to_f64
+from pullback.cpu.vector import any_lane, is_nan, lane, like, maximum, not_le, select, splat, to_f64
 from pullback.cpu.walks import Walks
 from pullback.ops.scan.cpu_exponentials import (
     INFINITY,
@@ -87,12 +87,26 @@ def _above(top, v):
     return not_le(v, top)
 
 
+@by_type
+def one_reference(state, R, none):
+    """That of the state, or after nothing the first of these, so that the sum is not too small."""
+    if state[0].n == R.n:
+        return lambda state, R, none: select((state[0] == none) & (state[1] == 0), R, state[0])
+    return lambda state, R, none: select(
+        (state[0] == none) & (state[1] == 0), like(state[0], lane(R, 0)), state[0]
+    )
+
+
+@inlined
+def _before(state, columns):
+    return one_reference(state, near_reference(columns[0][0]), -INFINITY)
+
+
 @inlined
 def stays(state, columns):
-    R, s = state[0], state[1]
+    v, R = columns[0], _before(state, columns)
     top = select(is_far(R), NAN, (R * STEP + _room(R)) * ln2(R))
-    v = columns[0]
-    return not (any_lane(is_nan(s)) or any_of(_above, spread(top, v[0]), v))
+    return not (any_lane(is_nan(state[1])) or any_of(_above, spread(top, v[0]), v))
 
 
 @inlined
@@ -101,20 +115,22 @@ def relative_to(R, x):
 
 
 @inlined
-def within_one(columns, state):
+def _within_one(columns, state):
     v = columns[0]
-    sums = running(plus, _wide(each(relative_to, spread(state[0], v[0]), v)))
-    return sums, (sums[-1],)
+    R = spread(_before(state, columns), v[0])
+    sums = running(plus, _wide(each(relative_to, R, v)))
+    return (R, sums), (R, sums[-1])
 
 
 @by_type
 def _added(state, total):
+    """Both of one reference."""
     if len(state) == 2:
-        return lambda state, total: (state[0], state[1] + total[0])
+        return lambda state, total: (total[0], state[1] + total[1])
 
     def with_losses(state, total):
-        s, lost = two_sum(state[1], total[0])
-        return state[0], s, state[2] + lost
+        s, lost = two_sum(state[1], total[1])
+        return total[0], s, state[2] + lost
 
     return with_losses
 
@@ -133,7 +149,8 @@ def _result(state, v):
 
 @inlined
 def _apply(entering, inner):
-    return (each(_result, entering, inner),)
+    R, sums = inner
+    return (each(_result, (R, *entering[1:]), sums),)
 
 
 # --- it moves -------------------------------------------------------------------------------------
@@ -196,7 +213,7 @@ def _moving(step: Function, factor_of: Function, log_of: Function) -> tuple[Func
     @inlined
     def combine(state, total):
         R = maximum(total[0], state[0])
-        return _added(_moved(factor_of, state, R), (total[1] * factor_of(total[0], R),))
+        return _added(_moved(factor_of, state, R), (R, total[1] * factor_of(total[0], R)))
 
     @inlined
     def result(state, own):
@@ -211,11 +228,17 @@ def _moving(step: Function, factor_of: Function, log_of: Function) -> tuple[Func
 
 
 @inlined
+def _not_near_or_nothing(_none, v):
+    return ~(is_near(v) | (v == -INFINITY))
+
+
+@inlined
 def sums_are_near(state, columns):
-    """Nothing has a reference already."""
-    R, s = state[0], state[1]
+    """Nothing has a reference already; -inf has none at the beginning."""
+    R, s, x = state[0], state[1], columns[0]
     far = (is_far(R) & (R != -INFINITY)) | (R != R)
-    return not (any_lane(far) or any_lane(is_nan(s)) or any_of(not_near, 0.0, columns[0]))
+    odd = any_lane(far) or any_lane(is_nan(s)) or any_lane(~is_near(x[0]))
+    return not (odd or any_of(_not_near_or_nothing, 0.0, x))
 
 
 @inlined
@@ -240,7 +263,7 @@ _SCAN = Scan(
     rare=inlined(lambda state, outputs: any_lane(is_nan(state[1]))),
     repair=inlined(lambda outputs: (one_nan_each(outputs[0]),)),
     fast=(sums_are_near, *_moving(STEP_NEAR, factor, logarithm)),
-    faster=(stays, within_one, _added, _apply),
+    faster=(stays, _within_one, _added, _apply),
     relative=True,
     busy={2: 32, 4: 32, 8: 16},
     shown=_shown,

@@ -26,7 +26,6 @@ from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import (
     absolute,
     any_lane,
-    lane,
     like,
     not_le,
     select,
@@ -53,6 +52,7 @@ from pullback.ops.scan.cpu_exponentials import (
 from pullback.ops.scan.cpu_logcumsumexp import (
     any_of,
     not_near,
+    one_reference,
     states_of,
     work,
 )
@@ -153,20 +153,10 @@ def _is_beyond(R, y):
     return not_le(absolute(y * steps_of(y) - R), _room(y))
 
 
-@by_type
-def one_reference(state, R):
-    """That of the state, or before anything came one of these."""
-    if state[0].n == R.n:
-        return lambda state, R: select((state[0] == INFINITY) & (state[1] == 0), R, state[0])
-    return lambda state, R: select(
-        (state[0] == INFINITY) & (state[1] == 0), like(state[0], lane(R, 0)), state[0]
-    )
-
-
 @inlined
 def _stays(state, columns):
     g, x, y, _ = columns
-    own = one_reference(state, near_reference(y[0]))
+    own = one_reference(state, near_reference(y[0]), INFINITY)
     R = spread(own, x[0])
     beyond = any_lane(is_far(own)) or any_of(_is_beyond, R, y) or any_of(is_tiny, R, x)
     return not beyond and _none_large(state, g)
@@ -187,7 +177,7 @@ def pair_of(u, v):
 @inlined
 def _within_one(columns, state):
     g, x, y, _ = columns
-    R = spread(one_reference(state, near_reference(y[0])), x[0])
+    R = spread(one_reference(state, near_reference(y[0]), INFINITY), x[0])
     sums = running(added, each(_small_term, R, both(pair_of, g, y)))
     return both(pair_of, sums, each(_weight, R, x)), (R, sums[-1])
 

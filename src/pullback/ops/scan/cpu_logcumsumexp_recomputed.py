@@ -34,6 +34,7 @@ from pullback.cpu.walks import Walks
 from pullback.ops.scan.cpu_exponentials import (
     INFINITY,
     NAN,
+    is_far,
     is_tiny,
     lowered,
     lowered_far,
@@ -44,6 +45,7 @@ from pullback.ops.scan.cpu_logcumsumexp import (
     STEP_FAR,
     STEP_NEAR,
     any_of,
+    one_reference,
     states_of,
     stays,
     sums_are_near,
@@ -59,7 +61,6 @@ from pullback.ops.scan.cpu_logcumsumexp_backward import (
     moved,
     near_result,
     nothing,
-    one_reference,
     pair_of,
 )
 
@@ -85,15 +86,16 @@ def _saving(way: tuple[Function, ...]) -> tuple[Function, ...]:
 @inlined
 def _all_stay(state, columns):
     before = _sum_before(columns[2])
-    R = spread(one_reference(state, before[0]), before[0])
-    if any_lane(before[0] != R) or any_of(is_tiny, R, columns[1]):
+    R = spread(one_reference(state, before[0], INFINITY), before[0])
+    if any_lane((before[0] != R) | is_far(R)) or any_of(is_tiny, R, columns[1]):
         return False
     return stays(before, columns[1:])
 
 
 @inlined
 def _all_are_near(state, columns):
-    return begins_near(state) and sums_are_near(_sum_before(columns[2]), columns[1:])
+    sums = _sum_before(columns[2])
+    return begins_near(state) and sums_are_near(sums, (_turned(columns[1]),))
 
 
 @inlined
