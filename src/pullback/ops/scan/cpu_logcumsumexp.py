@@ -99,7 +99,7 @@ def one_reference(state, R, none):
 
 @inlined
 def _before(state, columns):
-    return one_reference(state, near_reference(columns[0][0]), -INFINITY)
+    return one_reference(state, reference(columns[0][0]), -INFINITY)
 
 
 @inlined

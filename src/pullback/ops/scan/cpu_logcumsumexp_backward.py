@@ -156,7 +156,7 @@ def _is_beyond(R, y):
 @inlined
 def _stays(state, columns):
     g, x, y, _ = columns
-    own = one_reference(state, near_reference(y[0]), INFINITY)
+    own = one_reference(state, reference(y[0]), INFINITY)
     R = spread(own, x[0])
     beyond = any_lane(is_far(own)) or any_of(_is_beyond, R, y) or any_of(is_tiny, R, x)
     return not beyond and _none_large(state, g)
@@ -177,7 +177,7 @@ def pair_of(u, v):
 @inlined
 def _within_one(columns, state):
     g, x, y, _ = columns
-    R = spread(one_reference(state, near_reference(y[0]), INFINITY), x[0])
+    R = spread(one_reference(state, reference(y[0]), INFINITY), x[0])
     sums = running(added, each(_small_term, R, both(pair_of, g, y)))
     return both(pair_of, sums, each(_weight, R, x)), (R, sums[-1])
 
