@@ -13,11 +13,13 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 import numpy as np
+from jax import export
 from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import pullback as pb
+from pullback import distributed
 
 RANDOM = np.random.default_rng(0)
 X, Y, TABLE = (RANDOM.normal(size=s).astype(np.float32) for s in ((16, 64), (16, 64), (32, 16)))
@@ -57,6 +59,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[P, ...], P | str | 
     (pb.embedding, (TABLE, ROWS), (ROWS_SPLIT, P()), None),
     (pb.embedding_bag, (TABLE, ROWS, OFFSETS), (COLUMNS_SPLIT, P(), P()), COLUMNS_SPLIT),
 ]
+ALLOWED = [export.DisabledSafetyCheck.custom_call("pullback")]
 WHOLE_OPERAND = re.compile(r"f32\[[^]]*\]\S* all-gather\(")  # summaries are of float64
 COLLECTIVE = re.compile(r"(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\(")
 
@@ -124,6 +127,38 @@ def more(auto: Any) -> Iterator[str]:
     )
     if not np.array_equal(np.asarray(jax.jit(split)(X)), pb.cumsum(X, -1)):
         yield "shard_map: other bits"
+    yield from exported(auto)
+
+
+def exported(mesh: Any) -> Iterator[str]:
+    """Programs for eight devices: operands are gathered, unless shard_map keeps them in parts."""
+    rows, along = NamedSharding(mesh, ROWS_SPLIT), NamedSharding(mesh, COLUMNS_SPLIT)
+    calls = {
+        "rows": (lambda x: pb.cumsum(x, -1), rows, True),
+        "along": (lambda x: pb.cumsum(x, -1), along, True),
+        "gradient": (jax.grad(lambda x: (pb.cumsum(x, -1) ** 2).sum()), along, True),
+        "parts of rows": (_apart(lambda x: pb.cumsum(x, -1), mesh, ROWS_SPLIT), rows, False),
+        "parts along": (
+            _apart(lambda x: distributed.cumsum(x, -1, over="d"), mesh, COLUMNS_SPLIT),
+            along,
+            False,
+        ),
+    }
+    for name, (function, sharding, gathers) in calls.items():
+        call = jax.jit(function, in_shardings=sharding, out_shardings=sharding)
+        x = jax.device_put(X, sharding)
+        program = export.export(call, disabled_checks=ALLOWED)(x)
+        run = jax.jit(program.call, in_shardings=sharding)
+        if not np.array_equal(np.asarray(run(x)), np.asarray(call(x))):
+            yield f"exported {name}: other bits"
+        if run(x).sharding.spec != sharding.spec:
+            yield f"exported {name}: {run(x).sharding.spec}"
+        if bool(WHOLE_OPERAND.search(run.lower(x).compile().as_text())) is not gathers:
+            yield f"exported {name}: {'nothing' if gathers else 'the operand'} is gathered"
+
+
+def _apart(function: Callable[..., Any], mesh: Any, spec: P) -> Callable[..., Any]:
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)
 
 
 WANTED = {

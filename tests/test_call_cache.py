@@ -149,6 +149,17 @@ def test_twelve_shapes_in_rotation_stay_in_the_cache() -> None:
         assert same_bits(lookup(function, x, 0), np.cumsum(x, 0))
 
 
+def test_shapes_in_any_order_hit_and_a_new_one_misses_wherever_the_last_hit_was() -> None:
+    function, rng = with_empty_cache("cumsum"), np.random.default_rng(5)
+    rows = [rng.standard_normal((n, 3)).astype(np.float32) for n in range(1, CAPACITY + 1)]
+    wanted = [function(x, 0) for x in rows]
+    for n in rng.integers(0, CAPACITY, 500):
+        found = lookup(function, rows[n], axis=0)
+        assert found is not None
+        assert same_bits(wanted[n], found)
+        assert lookup(function, np.ones((CAPACITY + 1, 3), np.float32), axis=0) is None
+
+
 def test_references_are_neither_lost_nor_kept() -> None:
     function, x, out = with_empty_cache("cummax"), X.copy(), (X.copy(), np.empty(X.shape, np.int64))
     held = (x, out, *out, function.lookup)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
 def _values(name: str, rng: np.random.Generator, n: int) -> np.ndarray[Any, Any]:
     x = rng.normal(size=(3, n))
     if name == "cumprod":
-        x[0] = 2.0 ** np.where(np.arange(n) < n // 2, -9, 9)  # leaves the range and comes back
+        x[0] = 2.0 ** np.where(np.arange(n) // 65 % 2, 9, -9)  # leaves the range and comes back
         x[1, n // 2 :: 9] = 0.0
     if name in ("cummax", "cummin"):
         x = np.round(x)
@@ -90,28 +91,47 @@ def test_parts_are_those_of_the_whole(name: str, dtype: Any) -> None:
     n = 130
     many = [sorted([0, *range(3, 126, 2), n])] if dtype is np.float32 else []
     for borders in ([], [1, 1, 40, 90], *many):
-        for called, tensors, options in _cases(name, dtype, n):
-            function = getattr(pb, called).function
-            wanted = function(**tensors, **options)
-            ranks: list[dict[str, Any]] = [
-                function.bind((), {**tensors, **options}) for _ in range(len(borders) + 1)
-            ]
-            for tensor in tensors.keys() - {"initial"}:
-                for rank, part in zip(ranks, _slices(tensors[tensor], borders), strict=True):
-                    rank[tensor] = part
-            found, count, sent = run_slices(forms()[called], function, ranks)
-            where = f"{called} {options} at {borders[:5]}"
-            several = wanted if isinstance(wanted, tuple) else (wanted,)
-            for i, whole in enumerate(several):
-                parts = [results[i] for results in found]
-                along = whole.ndim == 2
-                _compare(np.concatenate(parts, -1) if along else parts[-1], whole, where)
-            cost = collectives(called, pb.ElementKind.of(several[0]))
-            assert cost is not None
-            if count == cost.count:  # else too many candidates: parts are gathered whole
-                assert sent == cost.sent(rows=3), where
-            else:
-                assert "CANDIDATES" in vars(sys.modules[forms()[called].__module__]), where
+        for case in _cases(name, dtype, n):
+            _hold_in_parts(*case, borders)
+
+
+MANY = [*((name, 512) for name in (*SCANS, *MAPS)), ("cumsum", 2048), ("softmax", 2048)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parts"), MANY)
+def test_many_parts_are_those_of_the_whole(name: str, parts: int) -> None:
+    """Every rank folds all others: so many take the square of the time."""
+    n = 2600
+    borders = sorted(np.random.default_rng(1).integers(0, n + 1, parts - 1).tolist())
+    for case in islice(_cases(name, np.float32, n), 2):
+        _hold_in_parts(*case, borders)
+
+
+def _hold_in_parts(
+    called: str, tensors: dict[str, Any], options: dict[str, Any], borders: list[int]
+) -> None:
+    function = getattr(pb, called).function
+    wanted = function(**tensors, **options)
+    ranks: list[dict[str, Any]] = [
+        function.bind((), {**tensors, **options}) for _ in range(len(borders) + 1)
+    ]
+    for tensor in tensors.keys() - {"initial"}:
+        for rank, part in zip(ranks, _slices(tensors[tensor], borders), strict=True):
+            rank[tensor] = part
+    found, count, sent = run_slices(forms()[called], function, ranks)
+    where = f"{called} {options} at {borders[:5]}"
+    several = wanted if isinstance(wanted, tuple) else (wanted,)
+    for i, whole in enumerate(several):
+        parts = [results[i] for results in found]
+        along = whole.ndim == 2
+        _compare(np.concatenate(parts, -1) if along else parts[-1], whole, where)
+    cost = collectives(called, pb.ElementKind.of(several[0]))
+    assert cost is not None
+    if count == cost.count:  # else too many candidates: parts are gathered whole
+        assert sent == cost.sent(rows=3), where
+    else:
+        assert "CANDIDATES" in vars(sys.modules[forms()[called].__module__]), where
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)

@@ -99,6 +99,25 @@ def test_the_gradient_of_a_broadcast_initial_value_has_its_shape() -> None:
         np.testing.assert_array_equal(dx, pb.cumsum_backward(dy, 1))
 
 
+@pytest.mark.parametrize("offsets", [[0, 0, 1], [0, 1, 1], [0, 0, 1, 1]])
+def test_a_scalar_in_pieces_starts_from_the_initial_value_of_its_own(offsets: list[int]) -> None:
+    """Which broadcasts, or lies with gaps; what is next to it in memory is no part of it."""
+    x, borders = np.array(3.0), np.array(offsets)
+    firsts, own = np.array([5.0, 7.0, 9.0]), offsets.index(1) - 1
+    memory = np.stack([firsts, np.full(3, np.nan)], 1)
+    for initial in (firsts[: len(offsets) - 1], memory[: len(offsets) - 1, 0], memory[:1, 0]):
+        first = initial[min(own, initial.size - 1)]
+        given = {"axis": 0, "offsets": borders, "initial": initial}
+        assert pb.cumsum(x, **given) == 3 + first
+        assert pb.cumprod(x, **given) == 3 * first
+        assert pb.cummax(x, **given) == first
+        assert pb.linear_scan(np.array(2.0), x, **given) == 3 + 2 * first
+        _, d_initial = pb.cumsum_backward(x, **given)
+        want = np.zeros(initial.size)
+        want[min(own, initial.size - 1)] = 3
+        np.testing.assert_array_equal(d_initial, want)
+
+
 def test_factors_broadcast_and_their_gradients_are_summed() -> None:
     rng = np.random.default_rng(0)
     b, dh = rng.standard_normal((2, 3, 5))

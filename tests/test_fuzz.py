@@ -18,7 +18,10 @@ import numpy as np
 import pytest
 
 import pullback
+from pullback.aot.collect import requests
+from pullback.bench.ahead import steps
 from pullback.contract.element import FLOATS, ElementKind
+from pullback.cpu.library import entry_name
 from pullback.fuzz import checks, forms
 from pullback.fuzz.coverage import all_kernels, lines_of
 from pullback.fuzz.generate import CHECKS, MISTAKES, Source
@@ -111,8 +114,9 @@ def _elements(kernel: str) -> set[str]:
     return set(next((of for name, of in FOR if re.match(name, kernel)), every).split())
 
 
-def test_every_kernel_is_reached_in_every_element() -> None:
+def test_every_kernel_is_reached_in_every_element_and_compiled_ahead() -> None:
     """Programs are laid out, not run: sizes count, time does not."""
+    entries: set[str] = set()
     variants = {(kernel, element) for kernel in all_kernels() for element in _elements(kernel)}
     missing, found, wanted = set(variants), set[tuple[str, str]](), set(NAMES)
     users: dict[str, set[str]] = {}  # functions that run kernels of a folder
@@ -125,7 +129,8 @@ def test_every_kernel_is_reached_in_every_element() -> None:
             for phase in phases(trial):
                 kernel = phase.kernel.name.removeprefix("pullback.")
                 users.setdefault(_folder(kernel), set()).add(name)
-                found.add((kernel, (phase.element or trial.element).value))
+                found.add((kernel, phase.element.value))
+                entries.add(entry_name(phase.kernel.name, phase.element, phase.index))
         missing -= found
         if not missing:
             break
@@ -133,6 +138,8 @@ def test_every_kernel_is_reached_in_every_element() -> None:
             wanted = {n for k, _ in missing for n in users.get(_folder(k), NAMES)}
     assert sorted(missing) == []
     assert sorted(found - variants) == []  # compiled for what nobody wants
+    ahead = requests(steps((), FLOATS))  # what wheels and `pullback warm` have
+    assert sorted(entries - ahead.keys()) == []
 
 
 def _folder(kernel: str) -> str:

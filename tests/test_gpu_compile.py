@@ -60,6 +60,21 @@ def test_everything_compiles(element: ElementKind, target: str) -> None:
         _check(entry, target)
 
 
+@pytest.mark.parametrize("element", [ElementKind.F32, ElementKind.F64], ids=str)
+def test_the_longest_rows_in_registers_do_not_spill(element: ElementKind) -> None:
+    """Rows that take all registers there are."""
+    longest: dict[str, report.Entry] = {}
+    for entry in report.entries(element):
+        step, tile = entry.step, entry.step.arguments.get("B", 0)
+        if step.kernel.__name__ in ("exp_row", "exp_back") and step.arguments["n"] <= tile:
+            kind = f"{step.kernel.__name__} {step.arguments['KIND']}"
+            if kind not in longest or tile > longest[kind].step.arguments["B"]:
+                longest[kind] = entry
+    assert len(longest) == 4
+    for entry in longest.values():
+        _check(entry, "sm_90")
+
+
 def test_rows_are_read_in_wide_loads() -> None:
     """Contiguous f32 rows move sixteen bytes at a time: no stride is left unknown."""
     wanted = {"Scan cumsum rows", "Softmax softmax rows", "BinaryParam param"}

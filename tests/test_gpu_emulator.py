@@ -101,6 +101,9 @@ INSTRUCTIONS = {
     # 1 + 2^-11 + 2^-40 lies above the middle of two halves; f32 in between would land on it.
     f"mov.b64 %rd9, {_f64(1 + 2**-11 + 2**-40)}; cvt.rn.f16.f64 %rs1, %rd9;"
     "cvt.u32.u16 %r2, %rs1;": np.full(THREADS, np.float16(1 + 2**-10).view(np.uint16)),
+    # Of a wide register, what the type has room for.
+    "mov.b64 %rd9, {%r1, %r0}; cvt.s64.s32 %rd10, %rd9; mov.b64 {%r4, %r2}, %rd10;": SIGNED >> 31,
+    "mov.b64 %rd9, {%r1, %r0}; cvt.u64.u32 %rd10, %rd9; mov.b64 {%r2, %r4}, %rd10;": X,
     "cvt.rn.f32.u32 %r2, %r1;": X.astype(np.float32).view(np.uint32),
     "cvt.rzi.s32.f32 %r2, 0fC0200000;": np.full(THREADS, -2),
     "max.f32 %r2, 0f7FC00000, 0f40000000;": np.full(THREADS, 0x40000000),

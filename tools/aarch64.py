@@ -1,11 +1,12 @@
 """The table of hashes on aarch64: Debian's arm64 Python and PyPI's aarch64 wheels, under qemu-user.
 
-    python tools/aarch64.py [--folder build/aarch64] [--every N] [--first N]
+    python tools/aarch64.py [--folder build/aarch64] [--every N] [--first N] [--wheel FILE]
 
 Needs debootstrap, dpkg-deb and qemu-aarch64-static (Debian: debootstrap, qemu-user-static), root
 for the first of them, and a network. Emulated, a kernel takes half a minute to compile. So this
 Python compiles the kernels, for aarch64, into the cache where the other finds them; what runs is
-what would run there. The other Python must be of the same minor version.
+what would run there. The other Python must be of the same minor version. With --wheel its package
+is run, from the kernels that it carries, where Numba is not installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -24,7 +26,8 @@ from typing import Any
 
 SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 TRIPLE = "aarch64-unknown-linux-gnu"
-PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes")
+REQUIRED = ("numpy", "ml_dtypes")
+PACKAGES = (*REQUIRED, "numba", "llvmlite")
 TAGS = ("manylinux_2_17", "manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux2014")
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
@@ -58,11 +61,23 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | cache | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 
 
-def emulated(folder: Path, *arguments: str, **options: Any) -> str:
+def emulated(folder: Path, *arguments: str, site: Path | None = None, **options: Any) -> str:
     root = folder / "root"
-    paths = {"PYTHONPATH": f"{SOURCES}:{folder / 'site'}", "PYTHONHOME": str(root / "usr")}
+    packages = str(site or f"{SOURCES}:{folder / 'site'}")
+    paths = {"PYTHONPATH": packages, "PYTHONHOME": str(root / "usr")}
     python = ("qemu-aarch64-static", "-L", root, root / "usr/bin/python3")
-    return run(*python, *arguments, env=environment(folder) | paths, **options)
+    about = dict(os.environ) if site else environment(folder)
+    return run(*python, *arguments, env=about | paths, **options)
+
+
+def run_wheel(folder: Path, wheel: Path, rows: list[str]) -> None:
+    """The table, by the kernels that a wheel carries, beside what it requires and nothing else."""
+    package = folder / "wheel"
+    shutil.rmtree(package, ignore_errors=True)
+    required = [p for p in (folder / "wheels").glob("*.whl") if p.name.startswith(REQUIRED)]
+    for file in (wheel, *required):
+        run(sys.executable, "-m", "zipfile", "-e", file, package)
+    emulated(folder, "-m", "pullback.verify.hashes", *rows, site=package)
 
 
 # --- compiling for it -----------------------------------------------------------------------------
@@ -109,6 +124,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/aarch64"))
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth of the rows")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="from this one on")
+    parser.add_argument("--wheel", type=Path, help="run the kernels that it carries")
     parser.add_argument("--step", choices=("list", "compile"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.step == "list":
@@ -121,6 +137,9 @@ def main() -> None:
     release = emulated(folder, "-c", "import sys; print(sys.version)", stdout=subprocess.PIPE)
     print(f"Python {release.strip()}, {', '.join(f'{p} {version(p)}' for p in PACKAGES)}")
     rows = ["--every", str(asked.every), "--first", str(asked.first)]
+    if asked.wheel:
+        run_wheel(folder, asked.wheel.resolve(), rows)
+        return
     here = [sys.executable, __file__, *rows, "--step"]
     needed = json.loads(run(*here, "list", stdout=subprocess.PIPE))
     work = json.dumps({"needed": needed, "release": release.strip()})

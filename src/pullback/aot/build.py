@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from pullback.aot import elf, objects
 from pullback.aot.emit import PLACEHOLDER
+from pullback.aot.order import by_likeness
 from pullback.aot.targets import Target
 from pullback.bench.ahead import Step
 from pullback.cpu import library
@@ -73,7 +74,8 @@ def _written(folder: Path, target: Target, codes: dict[str, bytes], memory: bool
     if memory:
         shared = {workers.SYMBOL: workers.STATE_BYTES, **xla.MEMORY}
         files[folder / "memory.o"] = Emitter(target).zeroed(shared)
-    for symbol, code in sorted(codes.items()):
+    for symbol in by_likeness(codes):
+        code = codes[symbol]
         if code.count(PLACEHOLDER.encode()) != 1:
             raise BuildError(f"an object for {target.name} names its function other than once")
         files[folder / f"{symbol}.o"] = code.replace(PLACEHOLDER.encode(), symbol.encode())

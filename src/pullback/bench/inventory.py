@@ -6,12 +6,12 @@ both values of a flag, a few shapes. What the record's own validation refuses do
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from itertools import chain, product
+from itertools import chain, combinations, product
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -39,7 +39,7 @@ class Size:
     count: int
 
 
-SMALL = Size((4, 8), 8)
+SMALL = Size((16, 8), 8)  # as many lines as the kernels that take several lines at once ask for
 LINE = Size((1, 8), 8)  # too few lines for kernels that take several at once
 # Rows and columns, short and long, one row alone, results large enough to be written past caches.
 SIZES = (
@@ -239,13 +239,9 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
             yield f"{ready.op} {element.value}"
             layouts = LAYOUTS if size.count <= 1000 else ("contiguous",)
             for layout, index in product(layouts, kinds):
-                for optional in (True, False):
+                for given in _given(slots, descriptor, every=small and layout == "contiguous"):
                     arrays = [
-                        _tensor(slot, descriptor, index, LAYOUTS[layout])
-                        if slot.used(descriptor)
-                        and not slot.part_of
-                        and (optional or slot.needed(descriptor))
-                        else None
+                        _tensor(slot, descriptor, index, LAYOUTS[layout]) if slot in given else None
                         for slot in slots
                     ]
                     try:
@@ -254,15 +250,31 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
                         continue  # a combination of options the arguments rule out
 
 
+def _given(slots: Sequence[Slot], descriptor: Any, every: bool) -> Iterator[list[Slot]]:
+    """Those that are given: all that may be, those that must be, and with `every` all between."""
+    used = [slot for slot in slots if slot.used(descriptor) and not slot.part_of]
+    needed = [slot for slot in used if slot.needed(descriptor)]
+    others = [slot for slot in used if slot not in needed]
+    for count in range(len(others) + 1) if every else (0, len(others)):
+        for some in combinations(others, count):
+            yield [*needed, *some]
+
+
 def _extended(descriptor: Any) -> Iterator[Any]:
-    """A scan as it is, over two pieces, from an initial value, and both."""
+    """As it is, with an operand that broadcasts, and a scan over two pieces, from an initial value,
+    one that broadcasts, and both."""
     yield descriptor
+    for field in fields(descriptor):
+        shape = getattr(descriptor, field.name)
+        if field.name in ("a_shape", "b_shape", "weight_shape") and shape is not None:
+            yield replace(descriptor, **{field.name: (1,) * len(shape)})
     if not hasattr(descriptor, "num_pieces") or getattr(descriptor, "stateful", False):
         return  # a state takes the place of both
     shape, axis = descriptor.input_shape, descriptor.scan_axis
     for pieces, initial in ((2, False), (None, True), (2, True)):
         kept = shape[:axis] + (() if pieces is None else (pieces,)) + shape[axis + 1 :]
         yield replace(descriptor, num_pieces=pieces, initial_shape=kept if initial else None)
+    yield replace(descriptor, initial_shape=(1,) * (len(shape) - 1))
 
 
 CALLS = "calls"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ def _empty(shape: tuple[int, ...], dtype: Any, layout: Layout) -> Any:
 
 
 def phases(trial: Trial) -> Sequence[Any]:
-    """The phases of the program that the trial's plan lays out for its layouts."""
+    """The phases of the program that the trial's plan lays out for its layouts, each with the
+    element and the index that its kernel is compiled for."""
     if trial.refused:
         return ()
     arrays = {
@@ -58,7 +60,14 @@ def _laid_out(trial: Trial, call: Any, descriptor: Any) -> Sequence[Any]:
             view = TensorRef(_empty(shape, dtype, Layout.plain(len(shape))))
         tensors.append(view)
     try:
-        found: Sequence[Any] = plan.program(tensors).phases
+        program = plan.program(tensors)
     except InvalidProblem:  # some results are for the library's own memory, and may not have gaps
         return ()
-    return found
+    return [
+        replace(
+            phase,
+            element=phase.element or descriptor.element,
+            index=phase.index or program.index,
+        )
+        for phase in program.phases
+    ]

@@ -37,6 +37,13 @@ def add_pairs(s1, r1, s2, r2):
 
 
 @triton.jit
+def multiply_pairs(s1, r1, s2, r2):
+    """The product of two pairs."""
+    product, rest = two_product(s1, s2)
+    return product, rest + (s1 * r2 + r1 * s2)
+
+
+@triton.jit
 def run_pairs(f1, s1, r1, f2, s2, r2):
     """The same within runs: f2 says that a run begins somewhere in the second operand."""
     s, r = add_pairs(s1, r1, s2, r2)

@@ -24,7 +24,7 @@ from pullback.gpu.sketch import programs
 from pullback.gpu.targets import TARGETS, Resources, fingerprint, remembered
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SHARED = ("tile", "pairs", "exponential", "targets")
+_SHARED = ("arguments", "tile", "pairs", "exponential", "targets")
 _KERNELS = (*(f"gpu/{name}.py" for name in _SHARED), "ops/*/gpu*.py")
 _STAMP = "<!-- kernels {} -->"
 _TABLE = "<!-- table -->"

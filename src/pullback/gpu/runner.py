@@ -18,6 +18,7 @@ import numpy as np
 
 from pullback.contract.element import ElementKind
 from pullback.contract.errors import KernelFailure
+from pullback.gpu.arguments import launched
 from pullback.gpu.device import arch
 from pullback.gpu.errors import Fail, table_of
 from pullback.gpu.interpreter import interpret
@@ -134,7 +135,7 @@ class TritonRunner:
                 where = _STATUS if value is self._program.status else _WORKSPACE
                 pointers.append((name, pointer_to(value.element), where, value.offset))
         launch = None if self._device == "cpu" else step.kernel[step.grid,]
-        return _Prepared(step, launch, {**step.arguments, **fixed}, tuple(pointers))
+        return _Prepared(step, launch, {**launched(step), **fixed}, tuple(pointers))
 
     @property
     def steps(self) -> tuple[Step | Sort, ...]:

@@ -12,12 +12,14 @@ import re
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import triton
 from triton import knobs
 
+from pullback.gpu.arguments import launched
 from pullback.gpu.program import Operand, Scratch, Step
 from pullback.gpu.runner import options, pointer_to
 from pullback.internals.triton import (
@@ -52,18 +54,36 @@ class Resources:
     vector: int
 
 
-def _specialised(step: Step, target: str) -> tuple[Any, Any]:
-    """Source and options of a step, as a launch on this target would compile it."""
-    kernel, backend = step.kernel, make_backend(TARGETS[target])
+@cache
+def binder_of(kernel: Any, target: str) -> tuple[Any, Any]:
+    """Triton's backend, and what binds the arguments of a kernel as a launch does."""
+    backend = make_backend(TARGETS[target])
+    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
+
+
+def _bound(step: Step, target: str) -> tuple[Any, Any, Any]:
+    """What Triton makes of a launch's arguments and options."""
     arguments = {
         name: pointer_to(value.element)(_ALIGNED) if isinstance(value, Operand | Scratch) else value
-        for name, value in step.arguments.items()
+        for name, value in launched(step).items()
     }
-    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-    given = options(step.warps, target)
-    bound, specialisation, _ = binder(**arguments, **given)
+    _, binder = binder_of(step.kernel, target)
+    return binder(**arguments, **options(step.warps, target))
+
+
+def specialisation(step: Step, target: str = "sm_90") -> str:
+    """Equal for steps of which Triton compiles the first one only."""
+    _, specialised, chosen = _bound(step, target)
+    return f"{step.kernel.__name__} {specialised} {chosen}"
+
+
+def _specialised(step: Step, target: str) -> tuple[Any, Any]:
+    """Source and options of a step, as a launch on this target would compile it."""
+    kernel, given = step.kernel, options(step.warps, target)
+    backend, _ = binder_of(kernel, target)
+    bound, specialised, _ = _bound(step, target)
     parsed, signature, constants, attributes = kernel._pack_args(
-        backend, given, bound, specialisation, None
+        backend, given, bound, specialised, None
     )
     return ASTSource(kernel, signature, constants, attributes), parsed
 

@@ -1,7 +1,8 @@
 """What kernels do with a tile of `R` rows by `B` lanes: find it in memory, read one lane of it.
 
 Tensors are walked as `tensor.layout.AxisLoops` says: an axis with its step, and rows, numbered over
-the other loops. Row numbers and offsets are 64 bits wide.
+the other loops. Row numbers and offsets are 64 bits wide. How extents, strides and steps are told,
+and why, is in `gpu.arguments`.
 """
 
 from __future__ import annotations
@@ -16,23 +17,82 @@ def wide(element):
 
 
 @triton.jit
+def multiple(number, extents):
+    """A number that lanes run along; where a launch is aligned (`gpu.arguments`), the compiler is
+    told so."""
+    ALIGNED: tl.constexpr = extents[0]
+    if ALIGNED > 1:
+        number = number // ALIGNED * ALIGNED
+    return number
+
+
+@triton.jit
+def lanes(count, extents, strides):
+    """The number of elements of loops, along which lanes run if the innermost are neighbours."""
+    if len(strides) == 0:
+        known = count
+    elif strides[len(strides) - 1] is None:
+        known = multiple(count, extents)
+    else:
+        known = count
+    return known
+
+
+@triton.jit
+def bounds(n, rows, step, extents, strides):
+    """The elements of a row and the rows, of which lanes run along one or the other."""
+    if len(step) == 0:
+        n = multiple(n, extents)
+    else:
+        rows = lanes(rows, extents, strides)
+    return n, rows
+
+
+@triton.jit
+def scaled(index, stride, ALIGNED: tl.constexpr):
+    """An index times a stride as launches tell them: None is 1."""
+    if stride is not None:
+        index = index * (stride // 16 * ALIGNED)
+    return index
+
+
+@triton.jit
 def place(index, extents, strides):
-    """Offset of a flat index over loops, the last of which runs fastest."""
+    """Offset of a flat index over loops, the last of which runs fastest. Extents and strides are as
+    launches tell them (`gpu.arguments`): ALIGNED, and then each times 16."""
+    ALIGNED: tl.constexpr = extents[0]
     total = tl.zeros_like(index)
-    for axis in tl.static_range(len(extents) - 1, -1, -1):
+    for axis in tl.static_range(len(strides) - 1, -1, -1):
         if axis > 0:
-            outer = index // extents[axis]
-            total += (index - outer * extents[axis]) * strides[axis]
+            extent = extents[axis + 1] // 16
+            if strides[axis] is None:
+                extent = multiple(extent, extents)
+            outer = index // extent
+            total += scaled(index - outer * extent, strides[axis], ALIGNED)
             index = outer
         else:
-            total += index * strides[0]
+            total += scaled(index, strides[0], ALIGNED)
     return total
+
+
+@triton.jit
+def cells(row, column, extents, strides, columns, steps):
+    """Offsets of rows by columns, which have loops of their own."""
+    return place(row, extents, strides)[:, None] + place(column, columns, steps)[None, :]
+
+
+@triton.jit
+def along(position, step):
+    """Offsets of positions along an axis: a step of 1 is told as nothing."""
+    if len(step) > 0:
+        position = scaled(position, step[1], step[0])
+    return position
 
 
 @triton.jit
 def grid(row_offset, position, step):
     """Offsets of a tile: one row offset per row, one position along the axis per lane."""
-    return row_offset[:, None] + (position * step)[None, :]
+    return row_offset[:, None] + along(position, step)[None, :]
 
 
 @triton.jit

@@ -137,11 +137,12 @@ def along_axis(
     beside: Sequence[Strides] = (),
     alike: Sequence[int] = (),
 ) -> AxisLoops:
-    """Split tensors of one shape into an axis and the rest. Rank 0 is a row of one. Tensors `alike`
-    may be broadcast along columns."""
+    """Split tensors of one shape into an axis and the rest. Rank 0 is a row of one, of which those
+    `beside` may have several pieces. Tensors `alike` may be broadcast along columns."""
     walked, every = len(strides), [*strides, *beside]
     if not shape:
-        return AxisLoops(1, (1,) * len(every), merge((), [()] * len(every)), False)
+        steps = (1,) * walked + tuple(s[0] if s else 0 for s in beside)
+        return AxisLoops(1, steps, merge((), [()] * len(every)), False)
     rest_shape = shape[:axis] + shape[axis + 1 :]
     rest = merge(rest_shape, [s[:axis] + s[axis + 1 :] for s in every])
     steps = tuple(s[axis] for s in every)

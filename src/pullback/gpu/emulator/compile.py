@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from pullback.gpu.emulator.decode import Code
 from pullback.gpu.emulator.isa import decoded
 from pullback.gpu.program import Step
 from pullback.gpu.runner import options
-from pullback.gpu.targets import TARGETS
+from pullback.gpu.targets import TARGETS, binder_of
 from pullback.internals.triton import (
     ASTSource,
-    create_function_from_signature,
     get_cache_manager,
     ir,
     make_backend,
@@ -41,19 +39,13 @@ class Module:
     code: Code
 
 
-@cache
-def _binder(kernel: Any, target: str) -> tuple[Any, Any]:
-    backend = make_backend(TARGETS[target])
-    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
-
-
 _MODULES: dict[tuple[Any, ...], tuple[Module, Mapping[str, Any]]] = {}
 
 
 def compiled(step: Step, arguments: Mapping[str, Any], target: str) -> tuple[Module, Any]:
     """The module of a step for arguments as they are, and the words of its parameters."""
     kernel = step.kernel
-    backend, binder = _binder(kernel, target)
+    backend, binder = binder_of(kernel, target)
     given = options(step.warps, target)
     bound, specialisation, _ = binder(**arguments, **given)
     key = kernel, target, step.warps, str(specialisation)

@@ -95,6 +95,11 @@ class Decoder:
             self.known[name] = file, self._new(file)
         return self.known[name]
 
+    def is_wide(self, text: str) -> bool:
+        """Whether an operand is a register of 64 bits."""
+        named = text.startswith("%") and text not in self.special and text not in _FIXED
+        return named and self.register(text)[0] == DOUBLES
+
     def into(self, name: str, file: int) -> int:
         """The row of a result, or of one nobody reads."""
         if name == "_":

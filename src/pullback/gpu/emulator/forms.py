@@ -206,6 +206,9 @@ def convert(d: Decoder, words: Sequence[str], operands: Sequence[str], row: Any)
         raise ValueError("saturated conversion")
     # A register may be wider than the type: its low bits count.
     row[t.DST] = d.into(operands[0], file_of(into))
-    row[t.A] = d.value(operands[1], element)
+    low = file_of(element) == WORDS and element < t.F16 and into < t.F16 and d.is_wide(operands[1])
+    if low:
+        row[t.FLAGS] |= t.NARROWED
+    row[t.A] = d.value(operands[1], element, DOUBLES if low else None)
     row[t.B] = d.value(operands[2], element) if paired else 0
     _kind(row, "f64" if t.F64 in (into, element) else "convert")

@@ -66,6 +66,7 @@ PAIRED: Final = 8  # two halves in one register
 TRANSPOSED: Final = 16
 TAKES_SIZE: Final = 32  # cp.async with a size that zeros are filled up from
 RETURNS: Final = 64  # atom, not red
+NARROWED: Final = 128  # the low word of a register of 64 bits
 
 # --- kinds that are counted ---------------------------------------------------------------------
 

@@ -259,10 +259,11 @@ def cvt_to_int(code, words, doubles, reals, long_reals, bits):
     if source == t.F16 or source == t.BF16 or source == t.F32 or source == t.F64:
         x = rounded(to_real(words, doubles, reals, long_reals, source, at), code[t.OP])
         r = to_integer(x, _least(to), _greatest(to))
-    elif source == t.U32:
-        r = widened(row(words, at))
     elif source != t.S64 and source != t.U64:
-        r = to_i64(extended(row(words, at), source))
+        low = row(words, 0 if code[t.FLAGS] & t.NARROWED else at)
+        if code[t.FLAGS] & t.NARROWED:
+            low = to_i32(row(doubles, at))
+        r = widened(low) if source == t.U32 else to_i64(extended(low, source))
     if to == t.S64 or to == t.U64:
         commit(doubles, code[t.DST], r, bits)
     else:

@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.pairs import LEAST, add_pairs, rounded, two_product
-from pullback.gpu.tile import place, start_of_loop
+from pullback.gpu.tile import multiple, place, start_of_loop
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "vocabulary", "columns", "blocks", "padding"])
 def lookup(
     weight,
     indices,
@@ -34,6 +34,7 @@ def lookup(
     B: tl.constexpr,
 ):
     """out[n] = weight[indices[n]], copied bit for bit; zeros where a position is not kept."""
+    columns = multiple(columns, out_columns)
     program = tl.program_id(0).to(tl.int64)
     n = program // blocks * P + tl.arange(0, P)
     column = program % blocks * B + tl.arange(0, B)
@@ -53,7 +54,7 @@ def lookup(
     tl.store(out + at, value, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bags", "count"])
 def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr):
     """Where bags begin and, one more, where the last ends; of a block, the first offset that does
     not start at 0, decreases, or is beyond the positions. What is written stays inside them.
@@ -71,7 +72,7 @@ def find_bags(offsets, borders, wrong, bags, given, count, step, B: tl.constexpr
         tl.store(borders + k, border, mask=k <= bags)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bags", "count", "bits"])
 def bag_of(borders, bag, bags, count, bits, B: tl.constexpr):
     """The bag of every position, -1 where it is in none: how many borders it has passed. Lanes
     side by side take the same steps."""
@@ -87,7 +88,7 @@ def bag_of(borders, bag, bags, count, bits, B: tl.constexpr):
     tl.store(bag + n, tl.where(low <= bags, low - 1, -1), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bags"])
 def count_kept(borders, rows, held, bags, P: tl.constexpr, B: tl.constexpr):
     """How many positions of each bag are kept."""
     bag = tl.program_id(0).to(tl.int64) * P + tl.arange(0, P)
@@ -112,7 +113,7 @@ def divisors(bag, held, divisor, count, B: tl.constexpr):
     tl.store(divisor + n, tl.maximum(kept, 1), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "vocabulary", "columns", "padding"])
 def make_cells(
     winners,
     begin,
@@ -129,6 +130,7 @@ def make_cells(
 ):
     """Maxima as positions of their own: the cell of the table that each came from, or -1. With
     borders of the groups of indices, also how many positions hold its row."""
+    count = multiple(count, winners_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     row = tl.load(winners + place(k, winners_extents, winners_strides), mask=live, other=-1)
@@ -155,15 +157,16 @@ def _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides):
     return key, kept, kept & ((k == 0) | (key != before))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "extent", "padding"])
 def count_rows(keys, found, count, extent, padding, keys_extents, keys_strides, B: tl.constexpr):
     """How many runs of kept keys begin in each block."""
+    count = multiple(count, keys_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     _, _, begins = _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides)
     tl.store(found + tl.program_id(0), tl.sum(begins.to(tl.int64), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "extent", "padding", "capacity"])
 def rank_rows(
     keys,
     found,
@@ -181,6 +184,7 @@ def rank_rows(
 ):
     """Keys by their rank among those that occur, `capacity` for those left out; which they are, and
     behind them how many."""
+    count = multiple(count, keys_extents)
     number = tl.program_id(0).to(tl.int64)
     k = number * B + tl.arange(0, B)
     key, kept, begins = _begin_kept(keys, k, count, extent, padding, keys_extents, keys_strides)
@@ -262,7 +266,7 @@ def _dots_in_pairs(
     return rounded(s, r), tl.max(tl.maximum(tl.max(beyond, 1), infinite), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "columns"])
 def dots(
     dout,
     weight,
@@ -289,6 +293,7 @@ def dots(
     """For each position, its row of the table times its bag's gradient; 0 where it is not kept. In
     pairs of f32, and in f64 where those have not the range."""
     PAIRS: tl.constexpr = dout.dtype.element_ty == tl.float32
+    columns = multiple(columns, dout_columns)
     n = tl.program_id(0).to(tl.int64) * P + tl.arange(0, P)
     known = n < count
     row = tl.load(rows + n, mask=known, other=-1)

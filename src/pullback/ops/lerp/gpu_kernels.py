@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import place, start_of_loop, unless_failed
+from pullback.gpu.tile import lanes, multiple, place, start_of_loop, unless_failed
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def interpolate(a, b, w, rest):
     return tl.where((tl.abs(gap) < float("inf")) | ~finite, near, plain)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def blend(
     a,
     b,
@@ -41,6 +41,7 @@ def blend(
     B: tl.constexpr,
 ):
     """y = lerp(a, b, w); w is a constant if no tensor is given."""
+    count = multiple(count, extents)
     index = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = index < count
     start = tl.load(a + place(index, extents, strides_a), mask=live, other=0.0).to(WIDE)
@@ -56,7 +57,7 @@ def blend(
     tl.store(y + place(index, extents, strides_y), result.to(y.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def share(
     dy,
     da,
@@ -72,6 +73,7 @@ def share(
     B: tl.constexpr,
 ):
     """da = (1 - w)·dy, db = w·dy for a constant w."""
+    count = multiple(count, extents)
     index = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = index < count
     g = tl.load(dy + place(index, extents, strides_dy), mask=live, other=0.0).to(WIDE)
@@ -82,7 +84,9 @@ def share(
     tl.store(db + place(index, extents, strides_db), to_b, mask=live)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["kept", "chunk"], do_not_specialize_on_alignment=["summed", "chunks"]
+)
 def sum_back(
     dy,
     weight,
@@ -115,6 +119,9 @@ def sum_back(
     program = tl.program_id(0).to(tl.int64)
     row = program // chunks * R + tl.arange(0, R)
     part = program % chunks
+    kept = lanes(kept, extents, strides_dy)
+    summed = lanes(summed, inner, inner_dy)
+    chunk = chunk // B * B  # as it is: the compiler is told so
     begin, end = part * chunk, tl.minimum(part * chunk + chunk, summed)
     total = tl.zeros([R, B], tl.float64)
     for first in range(begin, end, B):
@@ -142,7 +149,7 @@ def sum_back(
     tl.store(out + at, result.to(out.dtype.element_ty), mask=row < unless_failed(kept, gate))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kept"])
 def add_up(parts, out, gate, kept, chunks, extents, strides_out, R: tl.constexpr, B: tl.constexpr):
     """The sums of chunks, added in their order."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)

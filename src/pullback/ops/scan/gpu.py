@@ -18,6 +18,7 @@ from pullback.gpu.program import Arena, GpuProgram, Layout, Step
 from pullback.gpu.sketch import Sample
 from pullback.gpu.tile import wide
 from pullback.ops.scan.contract import staged, staged_backward
+from pullback.ops.scan.gpu_back_kernels import sweep_back
 from pullback.ops.scan.gpu_cut import (
     NO_START,
     NO_TOTAL,
@@ -29,7 +30,7 @@ from pullback.ops.scan.gpu_cut import (
     tensor_arguments,
 )
 from pullback.ops.scan.gpu_extended import extended, extended_bytes
-from pullback.ops.scan.gpu_kernels import sweep, sweep_back
+from pullback.ops.scan.gpu_kernels import sweep
 from pullback.tensor.layout import along_axis
 
 _KINDS = {
@@ -160,6 +161,8 @@ def _past(
     if saved:
         before = build.edges(tensors, "y", True)
         return {"before_u": before, "before_v": before, "after": after}
+    if build.state in ("first", "last"):
+        carried = _carried(desc, False)
     totals = build.totals(cut.tiles, carried, other)
     arguments = {k: tensors[k] for k in ("x", "step_x", "extents", "strides_x")}
     arguments |= {**_ABSENT, "y": None, "step_y": 0, "strides_y": (), **build.extents, **NO_START}

@@ -177,7 +177,7 @@ class Builder:
         taken = self.arena.take(self.desc.element, cut.rows * cut.tiles)
         arguments = {
             "source": tensors[name],
-            "step": tensors[f"step_{name}"],
+            "step_source": tensors[f"step_{name}"],
             "strides": tensors[f"strides_{name}"],
             "extents": tensors["extents"],
             "edge": taken,

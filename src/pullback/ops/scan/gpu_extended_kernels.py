@@ -13,7 +13,7 @@ from pullback.gpu.tile import grid, place, unless_failed
 from pullback.ops.segment.gpu_borders import border_at, group_at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "given"])
 def find_heads(
     offsets,
     wrong,
@@ -59,7 +59,7 @@ def _piece_of(k, offsets, n, pieces, by, bits, MORE: tl.constexpr, STAGED: tl.co
     return p, begin, end, there, count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "extent", "rows", "tiles", "pieces", "bits"])
 def stage_in(
     own,
     staged,
@@ -109,7 +109,7 @@ def stage_in(
     tl.store(staged + at, tl.where(inside[None, :], value, ahead), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "pieces", "bits"])
 def stage_out(
     own,
     staged,
@@ -157,7 +157,7 @@ def stage_out(
     tl.store(own + grid(place(row, extents, strides_own), k, step_own), value, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows", "tiles", "pieces"])
 def stage_first(
     target,
     staged,

@@ -213,3 +213,36 @@ def load_state(us, vs, at, known, u, v):
         tl.where(known, tl.load(us + at, mask=known, other=0.0), u),
         tl.where(known, tl.load(vs + at, mask=known, other=0), v),
     )
+
+
+# --- what is before a chunk of a row, and what it leaves ----------------------------------------
+
+
+@triton.jit
+def start_of(
+    us,
+    vs,
+    row,
+    rows,
+    part,
+    chunks,
+    STATE: tl.constexpr,
+    WIDE: tl.constexpr,
+    OTHER: tl.constexpr,
+    R: tl.constexpr,
+):
+    """The state before a chunk of every row: of nothing, unless states are given."""
+    u, v = unit(R, STATE, WIDE, OTHER)
+    if us is not None:
+        known = (row < rows) & (part > 0)
+        u, v = load_state(us, vs, row * chunks + part - 1, known, u, v)
+    return u, v
+
+
+@triton.jit
+def store_state(us, vs, fs, at, u, v, flagged, mask):
+    """The state that a chunk leaves, and whether a piece begins in it."""
+    tl.store(us + at, u, mask=mask)
+    tl.store(vs + at, v, mask=mask)
+    if fs is not None:
+        tl.store(fs + at, flagged, mask=mask)

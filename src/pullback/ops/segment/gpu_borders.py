@@ -25,7 +25,7 @@ def border_at(offsets, p, given, n, by):
     return border, after, known & (bad | ((p == given - 1) & (border != n)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["given", "n"])
 def check_borders(offsets, wrong, given, n, by, B: tl.constexpr):
     """Of a block of borders, the first that is none."""
     p = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
@@ -47,7 +47,7 @@ def group_at(k, offsets, groups, by, bits, STRETCH: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "bits"])
 def spread_groups(offsets, keys, count, groups, by, bits, B: tl.constexpr):
     """The group of every position."""
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)

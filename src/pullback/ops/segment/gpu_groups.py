@@ -15,7 +15,7 @@ import triton.language as tl
 
 from pullback.contract.element import ElementKind
 from pullback.gpu.program import ALIGNMENT, Arena, Operand, Scratch, Sort, Step, Tile, ceil_div
-from pullback.gpu.tile import place, start_of_loop
+from pullback.gpu.tile import multiple, place, start_of_loop
 from pullback.ops.segment.gpu_kernels import fill
 from pullback.tensor.layout import merge
 
@@ -24,9 +24,10 @@ STATUS_WORDS = 3
 RANGE, ORDER = 1, 2  # the status words of the two findings about ids
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "least", "extent"])
 def inspect(ids, outside, descent, count, least, extent, ids_extents, ids_strides, B: tl.constexpr):
     """Of a block of ids, the first position out of range and the first below the one before."""
+    count = multiple(count, ids_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     later = live & (k > 0)
@@ -37,7 +38,7 @@ def inspect(ids, outside, descent, count, least, extent, ids_extents, ids_stride
     tl.store(descent + tl.program_id(0), tl.min(tl.where(later & (value < before), k, count), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "blocks"])
 def conclude(
     ids,
     outside,
@@ -77,11 +78,12 @@ def conclude(
     tl.store(status + 2 + one, value.to(tl.int64), mask=free)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "extent", "padding", "skipped"])
 def make_keys(
     ids, keys, bags, count, extent, padding, skipped, ids_extents, ids_strides, B: tl.constexpr
 ):
     """Ids, and `skipped` for those out of range, padding, or in no bag."""
+    count = multiple(count, ids_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     value = tl.load(ids + place(k, ids_extents, ids_strides), mask=live, other=0).to(tl.int64)
@@ -93,9 +95,10 @@ def make_keys(
     tl.store(keys + k, tl.where(kept, value, skipped).to(keys.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def gather_keys(ids, order, keys, count, ids_extents, ids_strides, B: tl.constexpr):
     """Ids in an order that was found before."""
+    count = multiple(count, ids_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     element = tl.load(order + k, mask=live, other=0)
@@ -103,9 +106,10 @@ def gather_keys(ids, order, keys, count, ids_extents, ids_strides, B: tl.constex
     tl.store(keys + k, value.to(tl.int64), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "extent"])
 def find_runs(keys, begin, end, count, extent, keys_extents, keys_strides, B: tl.constexpr):
     """Where the run of each key begins and ends; of keys that do not occur nothing is written."""
+    count = multiple(count, keys_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     key = tl.load(keys + place(k, keys_extents, keys_strides), mask=live, other=-1).to(tl.int64)

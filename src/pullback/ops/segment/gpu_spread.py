@@ -5,12 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, place, start_of_loop
+from pullback.gpu.tile import cells, divide, multiple, place, start_of_loop
 from pullback.ops.segment.gpu_kernels import run_product
 from pullback.ops.segment.gpu_sums import last_row
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def spread(
     ids,
     begin,
@@ -47,6 +47,7 @@ def spread(
 ):
     """Each row receives the gradient of its group: whole ("sum"), its share ("mean"), or its share
     if it is among the equals ("split"). With "skipped", only rows without a group are written."""
+    columns = multiple(columns, out_columns)
     program = tl.program_id(0).to(tl.int64)
     row = program // blocks * P + tl.arange(0, P)
     column = program % blocks * B + tl.arange(0, B)
@@ -63,8 +64,7 @@ def spread(
     if RULE == "skipped":
         live = live & ~kept[:, None]
     else:
-        at = place(group, grad_extents, grad_strides)[:, None]
-        at = at + place(column, grad_columns, grad_steps)[None, :]
+        at = cells(group, column, grad_extents, grad_strides, grad_columns, grad_steps)
         g = tl.load(grad + at, mask=take, other=0.0).to(WIDE)
     if RULE == "mean":
         first = tl.load(begin + group, mask=kept, other=0)
@@ -73,20 +73,18 @@ def spread(
     elif RULE == "split":
         best = tl.load(value + table, mask=take, other=0.0)
         equals = tl.load(holder + table, mask=take, other=1)
-        at = place(row, x_extents, x_strides)[:, None]
-        at = at + place(column, x_columns, x_steps)[None, :]
+        at = cells(row, column, x_extents, x_strides, x_columns, x_steps)
         own = tl.load(x + at, mask=take, other=0.0).to(WIDE) * SIGN
         tie = (own == best) | ((own != own) & (best != best))
         g = tl.where(tie, divide(g, equals.to(WIDE)), 0.0)
-    at = place(row, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
+    at = cells(row, column, out_extents, out_strides, out_columns, out_steps)
     tl.store(out + at, tl.where(take, g, 0.0).to(out.dtype.element_ty), mask=live)
 
 
 # --- products: each row receives the gradient times the product of the others -------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def surround(
     keys,
     held,
@@ -153,43 +151,20 @@ def _element(x, order, p, same, column, wanted, extents, strides, columns, steps
     if order is not None:
         row = tl.load(order + p, mask=same, other=0)
     use = same[:, None] & wanted[None, :]
-    at = place(row, extents, strides)[:, None] + place(column, columns, steps)[None, :]
+    at = cells(row, column, extents, strides, columns, steps)
     return tl.where(use, tl.load(x + at, mask=use, other=1.0).to(tl.float64), 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def spread_product(
-    keys,
-    order,
-    grad,
-    x,
-    before,
-    after,
-    out,
-    gate,
-    count,
-    groups,
-    columns,
-    blocks,
-    keys_extents,
-    keys_strides,
-    grad_extents,
-    grad_strides,
-    grad_columns,
-    grad_steps,
-    x_extents,
-    x_strides,
-    x_columns,
-    x_steps,
-    out_extents,
-    out_strides,
-    out_columns,
-    out_steps,
-    L: tl.constexpr,
-    B: tl.constexpr,
-):
+    keys, order, grad, x, before, after, out, gate, count, groups, columns, blocks,
+    keys_extents, keys_strides, grad_extents, grad_strides, grad_columns, grad_steps,
+    x_extents, x_strides, x_columns, x_steps, out_extents, out_strides, out_columns, out_steps,
+    L: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     """A block of positions: products of the rows before and after each row, no division. `before`
     and `after` have what other blocks hold of the runs that this one begins and ends with."""
+    columns = multiple(columns, out_columns)
     program = tl.program_id(0).to(tl.int64)
     number, block = program // blocks, program % blocks
     column = block * B + tl.arange(0, B)
@@ -229,13 +204,11 @@ def spread_product(
         use = open[:, None] & wanted[None, :]
         product *= tl.load(before + at, mask=use, other=1.0)
         product *= tl.load(after + at, mask=use, other=1.0)
-    at = place(key, grad_extents, grad_strides)[:, None]
-    at = at + place(column, grad_columns, grad_steps)[None, :]
+    at = cells(key, column, grad_extents, grad_strides, grad_columns, grad_steps)
     use = kept[:, None] & wanted[None, :]
     g = tl.load(grad + at, mask=use, other=0.0).to(tl.float64)
     row = p
     if order is not None:
         row = tl.load(order + p, mask=kept, other=0)
-    at = place(row, out_extents, out_strides)[:, None]
-    at = at + place(column, out_columns, out_steps)[None, :]
+    at = cells(row, column, out_extents, out_strides, out_columns, out_steps)
     tl.store(out + at, (g * product).to(out.dtype.element_ty), mask=use)

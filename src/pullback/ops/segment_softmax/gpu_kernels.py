@@ -11,7 +11,7 @@ import triton.language as tl
 
 from pullback.gpu.exponential import exp_f32, log_f32, power
 from pullback.gpu.pairs import two_sum
-from pullback.gpu.tile import divide, place
+from pullback.gpu.tile import divide, multiple, place
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def _value(x, peak, holders, total, take, KIND: tl.constexpr, FINE: tl.constexpr
     return tl.where(peak == peak, y, float("nan"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def share(
     x,
     ids,
@@ -89,6 +89,7 @@ def share(
 ):
     """Each row's share of its segment, or the logarithm of it; with `grad`, times the gradient of
     the segment. Segments of only -inf have no gradient, rows of no segment no share."""
+    columns = multiple(columns, out_columns)
     row, column, group, live, take = _rows(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
@@ -111,7 +112,7 @@ def share(
     tl.store(out + at, y.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "columns", "blocks"])
 def share_back(
     dy,
     y,
@@ -145,6 +146,7 @@ def share_back(
 ):
     """The gradient of each row: `peak` is the largest y of its segment, which says whether there is
     any mass, `total` the sum of dy, or of y·dy."""
+    columns = multiple(columns, out_columns)
     row, column, group, live, take = _rows(
         ids, count, groups, columns, blocks, gate, ids_extents, ids_strides, P, B
     )
@@ -171,7 +173,7 @@ def share_back(
     tl.store(out + at, tl.where(take, dx, 0.0).to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "columns"])
 def log_sums(
     peak,
     holder,
@@ -188,6 +190,7 @@ def log_sums(
     B: tl.constexpr,
 ):
     """The maximum of each segment that has rows, and the logarithm of its sum."""
+    count = multiple(count, out_extents)
     k = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     live = k < count
     if gate is not None:

@@ -38,6 +38,9 @@ ALONG = Steps(
 )
 # Without a threshold they take fewer registers.
 WHOLE = Steps(*ALONG.entries[:-1], (8192, Tile(1, 8192, 16)), ALONG.entries[-1])
+# All registers of a multiprocessor: enough for gradients of elements of up to four bytes, and for
+# softmax of two. Others would spill.
+WHOLE_NARROW = Steps(*WHOLE.entries[:-1], (16384, Tile(1, 16384, 16)), WHOLE.entries[-1])
 ACROSS = Steps(
     (16, Tile(64, 16, 4)), (64, Tile(32, 64, 8)), (128, Tile(16, 128, 8)), (None, Tile(32, 32, 4))
 )
@@ -53,6 +56,15 @@ def _computed(desc: Any) -> ElementKind:
     return desc.element.accumulator
 
 
+def _table(desc: Any, backward: bool) -> Steps:
+    """The launch table for rows along memory."""
+    if kind_of(desc) not in _EXPONENTIAL or (desc.element is ElementKind.F64 and not backward):
+        return ALONG
+    plain = kind_of(desc) is SoftmaxKind.SOFTMAX
+    narrow = desc.element.itemsize <= (4 if backward else 2 * plain)
+    return WHOLE_NARROW if narrow else WHOLE
+
+
 def _program(
     desc: Any, tensors: dict[str, Any], kernels: tuple[Any, Any], again: int
 ) -> GpuProgram:
@@ -64,7 +76,7 @@ def _program(
         desc.input_shape, desc.softmax_axis, [view.strides for view in tensors.values()]
     )
     exponential = kind_of(desc) in _EXPONENTIAL
-    tile = (ACROSS if loops.columns else WHOLE if exponential else ALONG)[loops.extent]
+    tile = (ACROSS if loops.columns else _table(desc, "dy" in tensors))[loops.extent]
     tiled = loops.extent > tile.block
     rows = loops.rest.count
     arguments: dict[str, Any] = dict(zip(tensors, operands(*tensors.values()), strict=True))
@@ -114,7 +126,7 @@ def _samples() -> tuple[Sample, ...]:
         "long rows": ((64, 1 << 20), 1),
         "columns": ((64, 64, 1024), 1),
         "rows of 500": ((4096, 500), 1),  # too odd for wide loads
-        **{f"rows of {n}": ((4096, n), 1) for n, _ in WHOLE.entries if n},
+        **{f"rows of {n}": ((4096, n), 1) for n, _ in WHOLE_NARROW.entries if n},
         **{f"columns of {n or 200}": ((64, n or 200, 1024), 1) for n, _ in ACROSS.entries},
     }
     found = []

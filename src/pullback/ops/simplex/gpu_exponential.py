@@ -11,7 +11,7 @@ import triton.language as tl
 
 from pullback.gpu.exponential import exp_f32, log_f32, power
 from pullback.gpu.pairs import add_pairs, two_product, two_sum
-from pullback.gpu.tile import divide, grid, place, start_of_loop
+from pullback.gpu.tile import bounds, divide, grid, place, start_of_loop
 
 # The reference of exponents follows the maximum when it is so far ahead: what was summed until then
 # counts for so little that its rounding is none.
@@ -83,7 +83,7 @@ def _sum(e, rest, FINE: tl.constexpr):
     return total, rest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def exp_row(
     x,
     y,
@@ -101,6 +101,7 @@ def exp_row(
     B: tl.constexpr,
 ):
     """R whole rows in registers: each element is read and written once."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     k = tl.arange(0, B).to(tl.int64)
     live = (row < rows)[:, None] & (k < n)[None, :]
@@ -115,7 +116,7 @@ def exp_row(
     tl.store(y + at, result.to(y.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def exp_tiles(
     x,
     y,
@@ -133,6 +134,7 @@ def exp_tiles(
     B: tl.constexpr,
 ):
     """R rows too long for registers: once for maximum and sum together, once to write."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     row_live = row < rows
     at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
@@ -208,7 +210,7 @@ def _gradient(dy, y, dot, rest, masses, nans, KIND: tl.constexpr, FINE: tl.const
     return tl.where((nans > 0)[:, None], float("nan"), dx)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def exp_back(
     dy,
     y,
@@ -230,6 +232,7 @@ def exp_back(
     B: tl.constexpr,
 ):
     """The gradient of R rows: sums over the row, then each element; read once unless tiled."""
+    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
     at_dx = place(row, extents, strides_dx)

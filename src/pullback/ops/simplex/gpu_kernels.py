@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pullback.gpu.tile import divide, grid, place, start_of_loop
+from pullback.gpu.tile import bounds, divide, grid, place, start_of_loop
 
 # Steps at most: every step divides residual times slope by four, or more.
 STEPS = tl.constexpr(128)
@@ -66,7 +66,7 @@ def _value(x, z, tau, peak, nans, tops, KIND: tl.constexpr):
     return tl.where((nans > 0)[:, None], float("nan"), y)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def map_row(
     x,
     y,
@@ -83,6 +83,7 @@ def map_row(
     B: tl.constexpr,
 ):
     """R whole rows in registers: each element is read and written once."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     k = tl.arange(0, B).to(tl.int64)
     live = (row < rows)[:, None] & (k < n)[None, :]
@@ -121,7 +122,7 @@ def _tiled_sums(
     return first, second, count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def map_tiles(
     x,
     y,
@@ -138,6 +139,7 @@ def map_tiles(
     B: tl.constexpr,
 ):
     """R rows too long for registers: once for the maximum, once for each sum, once to write."""
+    n, rows = bounds(n, rows, step_x, extents, strides_x)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     row_live = row < rows
     at_x, at_y = place(row, extents, strides_x), place(row, extents, strides_y)
@@ -196,7 +198,7 @@ def _gradient(dy, y, dot, total, masses, nans, KIND: tl.constexpr):
     return tl.where((nans > 0)[:, None], float("nan"), dx)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "rows"])
 def map_back(
     dy,
     y,
@@ -217,6 +219,7 @@ def map_back(
     B: tl.constexpr,
 ):
     """The gradient of R rows: sums over the row, then each element; read once unless tiled."""
+    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
     at_dx = place(row, extents, strides_dx)
