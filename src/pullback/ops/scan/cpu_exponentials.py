@@ -7,6 +7,7 @@ neighbours are so far apart that their difference is exact, and powers of two ar
 more. Both are in the order of the x, infinities included.
 
     reference(x)        is_far(R)
+    by_the_limit(R)     whether R is far, or an x that counts next to it may be
     relative(x, R)      e^x over the reference, where both are near; relative_far: anywhere
     factor(R, to)       what a sum is multiplied by that moves to a higher reference; factor_far
     logarithm(s, R)     log of a sum; logarithm_far
@@ -59,6 +60,8 @@ _ln2_rest = per_type(-1.9046542e-09, 2.3190468138462996e-17)
 _bias = per_type(127.0, 1023.0)
 # What e^x over its reference is at least: next to 2^-STEP it is nothing.
 _least = per_type(-80.0, -690.0)
+# How many steps an x may be from its reference that counts next to it, or leaves it where it is.
+_reach = per_type(5.0, 33.0)
 # (e^r - 1) / r: errors of e^r 2^-26 and 2^-55.
 _exp_series = polynomial(
     (1.0, 1.0, 0.5, 0.16666576266288757, 0.041666556149721146, 0.008363203145563602,
@@ -108,6 +111,12 @@ def reference(x):
 def is_far(R):
     """Whether a reference is a base: powers of two are counted in steps, and stay smaller."""
     return absolute(R) > limit(R) * 0.5
+
+
+@inlined
+def by_the_limit(R):
+    """Sums over references on both sides of the limit round otherwise than those over one."""
+    return not_le(absolute(R), limit(R) * steps_of(R) - _reach(R))
 
 
 @inlined

@@ -18,12 +18,23 @@ from pullback.cpu.memory import STORAGE, filled
 from pullback.cpu.numerics import one_nan_each, plus, two_sum
 from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type, spread
-from pullback.cpu.vector import any_lane, is_nan, lane, like, maximum, not_le, select, splat, to_f64
+from pullback.cpu.vector import (
+    any_lane,
+    is_nan,
+    lane,
+    like,
+    maximum,
+    not_le,
+    select,
+    splat,
+    to_f64,
+)
 from pullback.cpu.walks import Walks
 from pullback.ops.scan.cpu_exponentials import (
     INFINITY,
     NAN,
     STEP,
+    by_the_limit,
     factor,
     factor_far,
     is_far,
@@ -105,7 +116,7 @@ def _before(state, columns):
 @inlined
 def stays(state, columns):
     v, R = columns[0], _before(state, columns)
-    top = select(is_far(R), NAN, (R * STEP + _room(R)) * ln2(R))
+    top = select(by_the_limit(R), NAN, (R * STEP + _room(R)) * ln2(R))
     return not (any_lane(is_nan(state[1])) or any_of(_above, spread(top, v[0]), v))
 
 

@@ -7,7 +7,7 @@ with all y near it; in the next each step has its own, with the same bits; the l
 well, those of infinities among them.
 
 f64 has no wider type: T is lifted by a power of two, so that the smallest gradients keep all their
-digits, and large ones have a sum of their own.
+digits, large ones have a sum of their own, and both carry what was rounded off from block to block.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,14 @@ from pullback.cpu.blocks import both, each, running
 from pullback.cpu.elementary import per_type
 from pullback.cpu.emit import inlined
 from pullback.cpu.memory import STORAGE, filled
-from pullback.cpu.numerics import any_nan, one_nan_each
+from pullback.cpu.numerics import any_nan, one_nan_each, two_sum
 from pullback.cpu.numerics import plus as added
 from pullback.cpu.scan import Scan
 from pullback.cpu.tiles import by_type, spread
 from pullback.cpu.vector import (
     absolute,
     any_lane,
+    is_nan,
     like,
     not_le,
     select,
@@ -37,6 +38,7 @@ from pullback.cpu.walks import Walks
 from pullback.ops.scan.cpu_exponentials import (
     INFINITY,
     LIFT,
+    by_the_limit,
     is_far,
     is_tiny,
     lowered,
@@ -69,12 +71,15 @@ LARGE, SMALL = 2.0**400, 2.0**100
 def _start(p, n):
     """Nothing: whatever the reference, it stays that."""
     if STORAGE[p.dtype].compute == types.float64:
-        return lambda p, n: (splat(INFINITY, n), splat(0.0, n), splat(0.0, n))
+        return lambda p, n: (
+            splat(INFINITY, n), splat(0.0, n), splat(0.0, n), splat(0.0, n), splat(0.0, n),
+        )  # fmt: skip
     return lambda p, n: (filled(p, INFINITY, n), splat(0.0, n))
 
 
 # --- sums -----------------------------------------------------------------------------------------
-# A sum is a reference and T; of f64, T of the lifted gradients and that of the large ones.
+# A sum is a reference and T; of f64, T of the lifted gradients and that of the large ones. A state
+# of f64 has what was rounded off each of these as well.
 
 
 @by_type
@@ -97,12 +102,37 @@ def _terms(R, g, e):
     return lifted
 
 
+@inlined
+def _with_loss(s, lost, t):
+    """s + t and what was rounded off so far; nothing is lost of an infinite sum."""
+    s, more = two_sum(s, t)
+    return s, lost + select(is_nan(more), 0.0, more)
+
+
 @by_type
 def plus(s, t):
-    """Both of one reference."""
+    """Both of one reference; s may be a state."""
     if len(s) == 2:
         return lambda s, t: (s[0], s[1] + t[1])
-    return lambda s, t: (s[0], s[1] + t[1], s[2] + t[2])
+    if len(s) == 3:
+        return lambda s, t: (s[0], s[1] + t[1], s[2] + t[2])
+
+    def with_losses(s, t):
+        small, small_lost = _with_loss(s[1], s[3], t[1])
+        large, large_lost = _with_loss(s[2], s[4], t[2])
+        return s[0], small, large, small_lost, large_lost
+
+    return with_losses
+
+
+@by_type
+def _total(state, t):
+    """The sum of both, of one reference."""
+    if len(state) == 2:
+        return lambda state, t: plus(state, t)
+    return lambda state, t: (
+        state[0], state[1] + (t[1] + state[3]), state[2] + (t[2] + state[4]),
+    )  # fmt: skip
 
 
 @by_type
@@ -110,14 +140,28 @@ def moved(lower, s, R):
     if len(s) == 2:
         return lambda lower, s, R: (R, lower(s[1], s[0], R, 0.0))
 
-    def small_and_large(lower, s, R):
-        """Large ones that become small count among these, which have room for them."""
-        large = lower(s[2], s[0], R, 0.0)
-        becomes = absolute(large) < SMALL
-        small = lower(s[1], s[0], R, 0.0) + select(becomes, lower(s[2], s[0], R, 2 * LIFT), 0.0)
-        return R, small, select(becomes, 0.0, large)
+    if len(s) == 3:
 
-    return small_and_large
+        def small_and_large(lower, s, R):
+            """Large ones that become small count among these, which have room for them."""
+            large = lower(s[2], s[0], R, 0.0)
+            becomes = absolute(large) < SMALL
+            small = lower(s[1], s[0], R, 0.0) + select(becomes, lower(s[2], s[0], R, 2 * LIFT), 0.0)
+            return R, small, select(becomes, 0.0, large)
+
+        return small_and_large
+
+    def with_losses(lower, s, R):
+        """The loss of a large sum may be larger than what is left of it."""
+        large, lost = lower(s[2], s[0], R, 0.0), lower(s[4], s[0], R, 0.0)
+        becomes = (absolute(large) < SMALL) & (absolute(lost) < SMALL)
+        more = select(becomes, lower(s[2], s[0], R, 2 * LIFT), 0.0)
+        small, small_lost = _with_loss(lower(s[1], s[0], R, 0.0), lower(s[3], s[0], R, 0.0), more)
+        more_lost = select(becomes, lower(s[4], s[0], R, 2 * LIFT), 0.0)
+        left = select(becomes, 0.0, large), select(becomes, 0.0, lost)
+        return R, small, left[0], small_lost + more_lost, left[1]
+
+    return with_losses
 
 
 @by_type
@@ -138,9 +182,15 @@ def _result(weighted_, s, x):
 
 @by_type
 def _none_large(state, g):
+    """Nor a loss without a sum, which has a reference although the sum has none."""
     if len(state) == 2:
         return lambda state, g: True
-    return lambda state, g: not (any_lane(state[2] != 0) or any_of(_is_large, 0.0, g))
+
+    def none(state, g):
+        odd = (state[2] != 0) | (state[4] != 0) | ((state[1] == 0) & (state[3] != 0))
+        return not (any_lane(odd) or any_of(_is_large, 0.0, g))
+
+    return none
 
 
 @inlined
@@ -158,8 +208,8 @@ def _stays(state, columns):
     g, x, y, _ = columns
     own = one_reference(state, reference(y[0]), INFINITY)
     R = spread(own, x[0])
-    beyond = any_lane(is_far(own)) or any_of(_is_beyond, R, y) or any_of(is_tiny, R, x)
-    return not beyond and _none_large(state, g)
+    beyond = any_of(_is_beyond, R, y) or any_of(is_tiny, R, x)
+    return not (any_lane(by_the_limit(own)) or beyond) and _none_large(state, g)
 
 
 @by_type
@@ -187,16 +237,23 @@ def _weight(R, x):
     return relative(x, R)
 
 
-@inlined
+@by_type
 def combine_one(state, total):
-    return (total[0], state[1] + total[1], *state[2:])
+    if len(state) == 2:
+        return lambda state, total: (total[0], state[1] + total[1])
+
+    def with_losses(state, total):
+        small, lost = _with_loss(state[1], state[3], total[1])
+        return total[0], small, state[2], lost, state[4]
+
+    return with_losses
 
 
 @by_type
 def _result_one(state, v):
     if v[1].dtype == types.float32:
         return lambda state, v: to_f32(to_f64(v[1]) * (state[1] + v[0]))
-    return lambda state, v: (v[1] * (state[1] + v[0])) * 2.0**-LIFT
+    return lambda state, v: (v[1] * (state[1] + (v[0] + state[3]))) * 2.0**-LIFT
 
 
 @inlined
@@ -218,7 +275,7 @@ def applied_by(lower: Function, result_of: Function) -> Function:
     @inlined
     def result(entering, v):
         (own, x), (y, after) = v
-        return result_of(plus(moved(lower, entering, own[0]), own), x, y, after)
+        return result_of(_total(moved(lower, entering, own[0]), own), x, y, after)
 
     return inlined(lambda entering, inner: (each(result, entering, inner),))
 
@@ -255,9 +312,16 @@ def far_result(s, x, y, after):
     return select(y == -INFINITY, 0.0, _result(weighted_far, s, v))
 
 
+@by_type
+def _anything(state):
+    if len(state) == 2:
+        return lambda state: state[1] != 0
+    return lambda state: ((state[1] != 0) | (state[2] != 0)) | ((state[3] != 0) | (state[4] != 0))
+
+
 @inlined
 def begins_near(state):
-    return not any_lane(is_far(state[0]) & (state[1] != 0))
+    return not any_lane(is_far(state[0]) & _anything(state))
 
 
 @inlined
