@@ -20,7 +20,7 @@ import pullback
 from pullback.contract.element import ElementKind
 from pullback.cpu.scan_program import SHORT
 from pullback.cpu.walks import CHUNK
-from pullback.ops.scan import cpu_cumsum, cpu_logsumexp_chained
+from pullback.ops.scan import cpu_cumsum
 
 OLD_CPU = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
 SCAN_OF_HALVES = """
@@ -75,7 +75,7 @@ def test_a_long_line_is_shared(reverse: bool) -> None:
 
 
 def _hard_lines(n: int) -> Any:
-    """Lines whose chunks lie near and far from each other, or hold what no usual chunk does."""
+    """Lines whose parts lie near and far from each other, or hold infinities and NaN."""
     x = np.random.default_rng(8).standard_normal((5, n))
     x[1] *= 30
     x[2] += np.linspace(0, -5000, n)
@@ -87,8 +87,8 @@ def _hard_lines(n: int) -> Any:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_long_line_of_exponentials_is_shared(reverse: bool) -> None:
-    x = _hard_lines(9 * cpu_logsumexp_chained.CHUNK + 77)
+def test_hard_lines_of_exponentials_have_the_bits_of_columns(reverse: bool) -> None:
+    x = _hard_lines(73_805)
     dy = np.random.default_rng(9).standard_normal(x.shape).astype(np.float32)
     dy[0, 30000] = np.nan
     y = pullback.logcumsumexp(_columns(x), reverse=reverse)

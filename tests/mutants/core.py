@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "look-back: no waiting for the chunk before",
-        "cpu/chain.py",
+        "cpu/lookback.py",
         "    while load(link) != chunk:\n        pause()",
         "    while load(link) > chunk:\n        pause()",
         "missing wait: a chunk starts from an unfinished carry",

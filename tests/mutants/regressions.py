@@ -4,14 +4,6 @@ from mutants import Fuzz, Mutant, Suite, laws
 
 MUTANTS = (
     Mutant(
-        "scans: permuted lines are taken for adjacent ones",
-        "ops/scan/cpu_panels.py",
-        "        beside = beside and start == starts[0] + done\n",
-        "        beside = beside and (start == starts[0] + done or done + run < count)\n",
-        "wrong values for permuted, strided inputs of rank 4 and more",
-        (laws("logcumsumexp"), Fuzz("logcumsumexp")),
-    ),
-    Mutant(
         "segment backward: rows that run backwards are written beyond",
         "ops/segment/cpu_panel.py",
         "NOWHERE = -NO_LIMIT  #",
@@ -26,17 +18,6 @@ MUTANTS = (
         "        finite_rest(found[1]),\n",
         "f64 sums over more than 256 rows that overflow are finite",
         (Suite("test_kernel_regressions.py", "long_segment"),),
-    ),
-    Mutant(
-        "logcumsumexp backward: only the ends of a block are looked at",
-        "ops/scan/cpu_decay_pairs.py",
-        "    steep = rise(j, L)",
-        "    steep = absolute(last(j, L) - first(j, L))",
-        "f32 bits depend on strides",
-        (
-            Suite("test_kernel_regressions.py", "same_bits_with_a_column_stride"),
-            Fuzz("logcumsumexp_backward"),
-        ),
     ),
     Mutant(
         "lerp backward: what rounding takes from a sum is dropped",

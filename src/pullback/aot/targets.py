@@ -23,7 +23,7 @@ class Target(NamedTuple):
 # Kernels that compute more than they move, as many as a wheel of 8 MB has place for. Most others
 # wait for memory, and twice the code of all would be 11 MB.
 _WITH_EXPONENTIALS: Final = (
-    "pullback.ops.scan.cpu_logsumexp",
+    "pullback.ops.scan.cpu_logcumsumexp",
     "pullback.ops.segment_softmax.",
     "pullback.ops.segment_statistics.cpu_logsumexp",
     "pullback.ops.simplex.",

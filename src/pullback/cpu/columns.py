@@ -70,14 +70,19 @@ def lanes_of_lines(size: int, tensors: int) -> int:
     return {2: 16, 4: 8, 8: 4}[size]
 
 
-@op
-def lanes_along(p: Pointer):
-    return literal(LANES_ALONG[size_of(p)], p)
+def lanes_by(table: dict[int, int]) -> Callable:
+    """Lanes along a line by element size."""
+
+    def lanes(p: Pointer):
+        return literal(table[size_of(p)], p)
+
+    return op(lanes)
 
 
-@op
-def lanes_ahead(p: Pointer):
-    return literal(LANES_AHEAD[size_of(p)], p)
+lanes_along = lanes_by(LANES_ALONG)
+
+
+lanes_ahead = lanes_by(LANES_AHEAD)
 
 
 @op

@@ -10,8 +10,6 @@ holds what any accumulator does.
     wait_for_turn(link, chunk)
     received(link, carried)               what was published last, as values like `carried`
     publish(link, chunk, carried)         hand it to the next chunk
-
-Gain (threads that share a line): logcumsumexp 1x16M f32 1.80.
 """
 
 from typing import Final

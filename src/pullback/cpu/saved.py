@@ -111,23 +111,32 @@ def recalled(scan: Any) -> Callable[..., Any]:
     return recall
 
 
+def relative_within(within: Callable[..., Any], relative: bool) -> Callable[..., Any]:
+    """(columns, state) -> what `within` makes of them."""
+    return within if relative else inlined(lambda columns, state: within(columns))
+
+
 def _step_of(scan: Any) -> Callable[..., Any]:
     """(p, columns, about, state, walk) -> what a tile saves and the state behind it."""
 
     def by(within: Any, combine: Any, apply: Any) -> Callable[..., Any]:
         @inlined
         def one(p, columns, about, state, walk):
-            inner, total = within(columns)
+            inner, total = within(columns, state)
             entering, after = passed_on(combine, p, state, total, walk)
             return apply(entering, inner, about[8]), after
 
         return one
 
-    careful = by(scan.within, scan.combine, scan.apply)
-    if not scan.fast:
-        return careful
-    may, short = scan.fast[0], by(*scan.fast[1:])
+    usual = by(relative_within(scan.within, False), scan.combine, scan.apply)
+    for way, relative in ((scan.fast, False), (scan.faster, scan.relative)):
+        if way:
+            may, within, *rest = way
+            usual = _either(may, by(relative_within(within, relative), *rest), usual)
+    return usual
 
+
+def _either(may: Any, short: Any, careful: Any) -> Callable[..., Any]:
     @inlined
     def short_or_careful(p, columns, about, state, walk):
         if may(state, columns):

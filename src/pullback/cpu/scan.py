@@ -30,7 +30,7 @@ from typing import Any
 from pullback.cpu.blocks import each, passed_on, step_numbers
 from pullback.cpu.columns import ANY, NUMBERS, block_of, loads, store_tile
 from pullback.cpu.emit import Vec, inlined
-from pullback.cpu.saved import recalled, saving_tile
+from pullback.cpu.saved import recalled, relative_within, saving_tile
 from pullback.cpu.tile_rows import ALONG
 from pullback.cpu.tiles import by_type
 from pullback.cpu.vector import as_float, as_int, like
@@ -49,7 +49,8 @@ class Scan:
     repair(outputs)         -> the outputs with one NaN for all; unless it is known that there is
     rare(state, outputs)    none, from the state after a tile or its outputs
     fast                    may(state, columns), within, combine, apply: a shorter way for tiles
-                            that may take it, with the same bits; `faster` is asked before it
+                            that may take it, with the same bits; `faster` is asked before it, and
+                            if the scan is `relative`, has within(columns, state)
     trial                   fits(state, outputs), within, combine, apply: a shorter way whose
                             results show whether a tile may take it
     held                    holds(state, columns) and held(state, columns) -> outputs: tiles that
@@ -86,8 +87,11 @@ class Scan:
     empty: Callable[..., Any] | None = None
     edged: Callable[..., Any] | None = None
     numbered: bool = False
+    relative: bool = False
     flips: bool = False  # the first input and output are negated if the program says so
     delays: bool = False  # it is exclusive if the program says so; it has one output
+    # It computes more than it waits for memory: larger tiles, lanes by element size; no streaming.
+    busy: dict[int, int] | None = None
     serial: bool = False  # blocks of a line are no shorter way than its steps: prefer `lines`
     mode: int = ANY  # how outputs are encoded
     inputs: tuple[int, ...] = (0,)  # slots of the plan's record
@@ -109,7 +113,8 @@ class Scan:
 
     @property
     def tensors(self) -> int:
-        return len(self.inputs) + self.results
+        """As far as the number of lines that go together depends on it: see cpu/columns."""
+        return 2 if self.busy else len(self.inputs) + self.results
 
 
 def _outputs(scan: Scan, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,9 +178,9 @@ def tile_of(scan: Scan) -> Callable[..., Any]:
     else:
         inner_of = inlined(lambda columns, p, number, about, walk: within(columns))
     usual = _careful(scan, inner_of)
-    for way in (scan.fast, scan.faster):
+    for way, relative in ((scan.fast, False), (scan.faster, scan.relative)):
         if way:
-            usual = _either(scan, way, usual)
+            usual = _either(scan, way, relative, usual)
     if scan.trial:
         usual = _tried(scan, usual)
     work, mode, edged, signed = scan.work, scan.mode, scan.edged, _signed(scan)
@@ -268,14 +273,17 @@ def _stored_if_rare(scan: Scan) -> Callable[..., Any]:
     return exact if rare is None else if_rare
 
 
-def _either(scan: Scan, way: tuple[Any, ...], careful: Callable[..., Any]) -> Callable[..., Any]:
+def _either(
+    scan: Scan, way: tuple[Any, ...], relative: bool, careful: Callable[..., Any]
+) -> Callable[..., Any]:
     may, within, combine, apply = way
+    within = relative_within(within, relative)
     outputs, stored = _outputs(scan, apply), _stored_if_rare(scan)
 
     @inlined
     def either(p, columns, outs, k, c, left, number, about, state, streaming, walk, back):
         if may(state, columns):
-            inner, total = within(columns)
+            inner, total = within(columns, state)
             entering, after = passed_on(combine, p, state, total, walk)
             v = outputs(entering, inner, about)
             stored(p, outs, k, c, left, v, about, after, streaming, walk, back)

@@ -69,7 +69,9 @@ def scan_program(
     # 4096x4096; f32 1.0, bf16 1.2) and where most tiles hold nothing new. Walks align one output.
     looks = bool(walks.scan.held) or (size == 4 and walks.scan.recalls is not None)
     pays = walk == "across" or (n > SHORT and (size == 8 or looks))
-    streaming = pays and walks.scan.results == 1 and streams(n * count * size)
+    streaming = (
+        pays and not walks.scan.busy and walks.scan.results == 1 and streams(n * count * size)
+    )
     axis = axis_words(loops, reverse)
     words = [0] * (1 + MOST_TENSORS - len(views))
     words += [columns, strip, int(streaming), straight, -1 if desc.reverse else 0]

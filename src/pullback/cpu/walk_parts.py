@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.cpu.columns import block_of, lanes_ahead, lanes_along
+from pullback.cpu.columns import block_of, lanes_ahead, lanes_along, lanes_by
 from pullback.cpu.edges import begins, finishes, runs_ahead, runs_back, starts
 from pullback.cpu.emit import inlined
 from pullback.cpu.kernel import word
@@ -51,6 +51,8 @@ class Pieces:
         ]
         self.ins = cursors_of(places)
         self.lanes = lanes_along if before is None else lanes_ahead
+        if scan.busy is not None:
+            self.lanes = lanes_by(scan.busy)
         self.tensors = (before or scan).tensors
         self.lead = inlined((lambda n, B: 0) if before is None else (lambda n, B: n % B))
         self.with_area, self.beside = areas(scan)

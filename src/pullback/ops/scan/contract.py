@@ -59,7 +59,7 @@ from pullback.contract.record import (
     check_shape,
 )
 from pullback.ops.scan import oracle
-from pullback.ops.scan.recomputed import CHUNKS, Kept, of_blocks
+from pullback.ops.scan.recomputed import Kept, of_blocks
 from pullback.ops.scan_oracle import in_sequence, last_of
 from pullback.plan.plan import Plan
 
@@ -168,7 +168,10 @@ def keeps_y(desc: ScanDescriptor) -> bool:
 
 def _guarantee(desc: ScanDescriptor) -> PrecisionGuarantee:
     accumulator = ACCUMULATORS[desc.kind](desc.element)
-    return guarantee(accumulator, Reproducibility.ANY_MACHINE, math=_wide(desc.element))
+    math = _wide(desc.element)
+    if desc.kind is ScanKind.LOG_CUMSUM_EXP and desc.element is ElementKind.F32:
+        math = ElementKind.F32  # exponentials and logarithms; their sums are f64
+    return guarantee(accumulator, Reproducibility.ANY_MACHINE, math=math)
 
 
 def _wide(element: ElementKind) -> ElementKind:
@@ -227,7 +230,7 @@ def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
     elif desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN):
         own = not desc.exclusive and desc.num_pieces is None
     else:
-        own = desc.kind is not ScanKind.LOG_CUMSUM_EXP
+        own = True
     return Extension.of(desc, own)
 
 
@@ -243,7 +246,7 @@ def kept(desc: ScanDescriptor) -> Kept | None:
         return of_blocks(desc.element.itemsize, 1)
     if desc.kind not in NEEDS_Y or keeps_y(desc):
         return None
-    return CHUNKS if desc.kind is ScanKind.LOG_CUMSUM_EXP else of_blocks(desc.element.itemsize, 8)
+    return of_blocks(desc.element.itemsize, 8)
 
 
 def _workspace(desc: ScanDescriptor) -> int:

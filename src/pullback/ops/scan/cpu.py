@@ -61,42 +61,50 @@ def _extremum(desc: Any, positions: bool) -> Walks:
     return walks_of(desc.ties is TieRule.LAST, positions)
 
 
+def _logcumsumexp(desc: Any, _positions: bool = False) -> Walks:
+    from pullback.ops.scan import cpu_logcumsumexp as kernels
+
+    return kernels.LOGCUMSUMEXP
+
+
+def _logcumsumexp_backward(desc: Any) -> Walks:
+    if keeps_y(desc):
+        from pullback.ops.scan.cpu_logcumsumexp_backward import LOGCUMSUMEXP_BACKWARD
+
+        return LOGCUMSUMEXP_BACKWARD
+    from pullback.ops.scan.cpu_logcumsumexp_recomputed import LOGCUMSUMEXP_RECOMPUTED
+
+    return LOGCUMSUMEXP_RECOMPUTED
+
+
 _FORWARD: dict[ScanKind, Callable[..., Walks]] = {
     ScanKind.CUMSUM: _cumsum,
     ScanKind.CUMPROD: _cumprod,
     ScanKind.CUMMAX: _extremum,
     ScanKind.CUMMIN: _extremum,
+    ScanKind.LOG_CUMSUM_EXP: _logcumsumexp,
 }
 _BACKWARD: dict[ScanKind, Callable[..., Walks]] = {
     ScanKind.CUMSUM: _cumsum,
     ScanKind.CUMPROD: _cumprod_backward,
     ScanKind.CUMMAX: _extremum_backward,
     ScanKind.CUMMIN: _extremum_backward,
+    ScanKind.LOG_CUMSUM_EXP: _logcumsumexp_backward,
 }
 
 
 def _forward(desc: Any, x: Any, y: Any, indices: Any, edges: Any = (None, None)) -> Program:
-    if walks := _FORWARD.get(desc.kind):
-        found, least = walks(desc, indices is not None), desc.kind is ScanKind.CUMMIN
-        return scan_program(found, desc, (x, y, indices), edges=edges, negated=least)
-    from pullback.ops.scan import cpu_ways
-
-    return cpu_ways.forward(desc, x, y)
+    walks = _FORWARD[desc.kind](desc, indices is not None)
+    least = desc.kind is ScanKind.CUMMIN
+    return scan_program(walks, desc, (x, y, indices), edges=edges, negated=least)
 
 
 def _backward(desc: Any, dy: Any, dx: Any, x: Any, y: Any, edges: Any = (None, None)) -> Program:
-    walks = _BACKWARD.get(desc.kind)
-    if walks:
-        if desc.kind is ScanKind.CUMSUM:  # whatever sums start from
-            edges = (None, edges[1])
-        views, last = (dy, dx, x, y), desc.ties is TieRule.LAST
-        least = desc.kind is ScanKind.CUMMIN
-        return scan_program(
-            walks(desc), desc, views, against=True, edges=edges, negated=least, option=last
-        )
-    from pullback.ops.scan import cpu_ways
-
-    return cpu_ways.backward(desc, dy, dx, x, y)
+    if desc.kind is ScanKind.CUMSUM:  # whatever sums start from
+        edges = (None, edges[1])
+    views, last = (dy, dx, x, y), desc.ties is TieRule.LAST
+    least, walks = desc.kind is ScanKind.CUMMIN, _BACKWARD[desc.kind](desc)
+    return scan_program(walks, desc, views, against=True, edges=edges, negated=least, option=last)
 
 
 def forward(
@@ -138,12 +146,6 @@ def backward(
         offsets,
         d_initial,
         kept=kept(desc),
-        back=_walks_back(desc),
+        back=not desc.reverse,
         own=extension.own,
     )
-
-
-def _walks_back(desc: Any) -> bool:
-    """Whether the walk of a backward is against the axis: one goes ahead first."""
-    ahead = desc.kind is ScanKind.LOG_CUMSUM_EXP and not keeps_y(desc)
-    return bool(desc.reverse == ahead)

@@ -8,28 +8,22 @@ from typing import Any
 
 from pullback.cpu.scan_words import block_steps
 
-RECOMPUTED = 256  # steps whose y logcumsumexp recomputes at once
 SLACK = 512  # bytes: tiles that a line does not fill read on, whatever is there
 
 
 @dataclass(frozen=True)
 class Kept:
-    """So many bytes for each line and each of so many steps; none where a line has no more than
-    `least` times as many."""
+    """So many bytes for each line and each of so many steps."""
 
     steps: int
     size: int
-    least: int = 0
     slack: int = 0
 
     def nbytes(self, extension: Any) -> int:
         blocks = -(-extension.staged[extension.axis] // self.steps)
         if extension.pieces is not None:  # one of each may be short
             blocks += extension.pieces
-        return self.size * extension.lines * blocks + self.slack if blocks > self.least else 0
-
-
-CHUNKS = Kept(RECOMPUTED, 16, least=1)  # what is carried into each
+        return self.size * extension.lines * blocks + self.slack if blocks else 0
 
 
 def of_blocks(itemsize: int, size: int) -> Kept:
