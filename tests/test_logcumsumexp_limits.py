@@ -26,6 +26,7 @@ def _around(limit: float, dtype: Any, seed: int) -> Any:
     x[rng.random(LINES) < 0.2] -= limit
     later = (np.arange(STEPS) > rng.integers(1, STEPS, (LINES, 1))) & (rng.random((LINES, 1)) < 0.4)
     x[later] += (rng.choice([-1, 1], (LINES, STEPS)) * reach * step)[later]
+    x[::3, [0, -1]] -= np.sign(limit) * 2 * step * reach[::3]  # references are near
     return x.astype(dtype)
 
 
