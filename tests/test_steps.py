@@ -19,7 +19,7 @@ from compiled import as_kernel
 from pullback.cpu import elementary as el
 from pullback.cpu import memory as mem
 from pullback.cpu import vector as vec
-from pullback.ops.scan import cpu_exponents as scan
+from pullback.ops.scan import cpu_exponentials as scan
 from pullback.ops.simplex import cpu_exponential as simplex
 
 LANES = 16
@@ -73,29 +73,14 @@ def _scaled(pointer: Callable) -> Callable:
     return run
 
 
-def _pair(pointer: Callable) -> Callable:
-    return njit(lambda x: scan.exp_pair(pointer(0), x))
-
-
-def _near(pointer: Callable) -> Callable:
-    @njit
-    def run(x):
-        return scan.exp_near(pointer(0), x, vec.like(x, 0)), vec.like(x, 0)
-
-    return run
-
-
-def _log_of(pointer: Callable) -> Callable:
-    @njit
-    def run(x):
-        return scan.log_of(pointer(0), x, vec.like(x, 0)), vec.like(x, 0)
-
-    return run
+@njit
+def _relative(x):
+    return scan.relative(x, vec.like(x, 0)), vec.like(x, 0)
 
 
 @njit
-def _narrow_near(x):
-    return scan.narrow_exp_near(x, vec.like(x, 0)), vec.like(x, 0)
+def _logarithm(x):
+    return scan.logarithm(vec.to_f64(x), vec.like(x, 0)), vec.like(x, 0)
 
 
 @njit
@@ -121,15 +106,12 @@ STEPS = {
     "log": Step(_alone(el.log), _log, EVERY, 1.0),
     "log in f64": Step(_alone(el.log), _log, EVERY, 1.0, F64),
     "parts of exp": Step(njit(lambda x: el.exp_parts(x)), _exp, FAR, 1.0),
-    "scans: pair of a half": Step(_pair(mem.as_i16_pointer), _exp, FAR, 1.1),
-    "scans: pair of an f32": Step(_pair(mem.as_f32_pointer), _exp, NORMAL_EXP, 2.0**19, F64),
-    "scans: pair of an f64": Step(_pair(mem.as_f64_pointer), _exp, NORMAL_EXP, 1.1, F64),
-    "scans: narrow pair": Step(njit(lambda x: scan.narrow_exp_pair(x)), _exp, FAR, 1.1),
-    "scans: exp of a half": Step(_near(mem.as_u16_pointer), _exp, NORMAL_EXP, 1.1),
-    "scans: exp of an f64": Step(_near(mem.as_f64_pointer), _exp, NORMAL_EXP, 1.1, F64),
-    "scans: narrow exp": Step(_narrow_near, _exp, NORMAL_EXP, 1.1),
-    "scans: log of a half": Step(_log_of(mem.as_i16_pointer), _log, NORMAL, 2.0),
-    "scans: log of an f64": Step(_log_of(mem.as_f64_pointer), _log, NORMAL, 2.0, F64),
+    "scans: pair": Step(njit(lambda x: scan.pair(x)), _exp, FAR, 1.1),
+    "scans: pair in f64": Step(njit(lambda x: scan.pair(x)), _exp, NORMAL_EXP, 1.1, F64),
+    "scans: exp": Step(_relative, _exp, (-79.0, 88.0), 1.1),
+    "scans: exp in f64": Step(_relative, _exp, NORMAL_EXP, 1.1, F64),
+    "scans: log": Step(_logarithm, _log, NORMAL, 2.0),
+    "scans: log in f64": Step(_logarithm, _log, NORMAL, 2.0, F64),
     "simplex: exp of an f16": Step(_scaled(mem.as_i16_pointer), _exp, NORMAL_EXP, 1.1),
     "simplex: exp of a bf16": Step(_scaled(mem.as_u16_pointer), _drifting, NORMAL_EXP, 2.0**7),
     "simplex: exp of an f64": Step(_scaled(mem.as_f64_pointer), _exp, NORMAL_EXP, 1.1, F64),

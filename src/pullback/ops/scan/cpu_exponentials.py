@@ -232,7 +232,7 @@ def logarithm_far(s, R):
 
 
 @inlined
-def _pair(x):
+def pair(x):
     """e^x as m·2^k; next to anything with a near reference, what is less than this is nothing."""
     x = maximum(-2.0 * limit(x), x)
     k = fma(x, _log2_e(x), rounder(x)) - rounder(x)
@@ -255,7 +255,7 @@ def _scaled(x, t, k):
 
 @inlined
 def _weighted(t, x, d, k):
-    m, j = _pair(d)
+    m, j = pair(d)
     m = select(x == -INFINITY, 0.0, m)
     return _scaled(x, to_f64(m) * t, j + k)
 
@@ -277,7 +277,7 @@ def lowered(t, R, to, lift):
 @inlined
 def lowered_far(t, R, to, lift):
     """Next to +inf, what is finite is nothing."""
-    m, k = _pair(_distance(_base(to), _base(R)))
+    m, k = pair(_distance(_base(to), _base(R)))
     m = select((R == INFINITY) & (to != R), 0.0, m)
     return _times_power(R, t * to_f64(m), k + (_exponent(to) - _exponent(R)) + lift)
 
