@@ -227,10 +227,8 @@ def extension_of(desc: ScanDescriptor, backward: bool = False) -> Extension:
     positions are about the whole line."""
     if backward:
         own = desc.kind is ScanKind.CUMSUM or (desc.kind is ScanKind.CUMPROD and keeps_y(desc))
-    elif desc.kind in (ScanKind.CUMMAX, ScanKind.CUMMIN):
-        own = not desc.exclusive and desc.num_pieces is None
     else:
-        own = True
+        own = desc.kind not in EXTREMA or not (desc.exclusive or desc.num_pieces is not None)
     return Extension.of(desc, own)
 
 
