@@ -3,6 +3,7 @@ planted. Past failures are replayed."""
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -140,6 +141,13 @@ def test_every_kernel_is_reached_in_every_element_and_compiled_ahead() -> None:
     assert sorted(found - variants) == []  # compiled for what nobody wants
     ahead = requests(steps((), FLOATS))  # what wheels and `pullback warm` have
     assert sorted(entries - ahead.keys()) == []
+
+
+def test_kernels_are_counted_where_the_collector_passes_them_by() -> None:
+    known = set(all_kernels())
+    gc.freeze()
+    assert known <= set(all_kernels.__wrapped__())
+    assert "ops.lerp.cpu_elementwise.lerp_forward" in known
 
 
 def _folder(kernel: str) -> str:

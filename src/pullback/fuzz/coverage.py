@@ -75,8 +75,20 @@ def all_kernels() -> tuple[str, ...]:
 
     for name in kernel_modules():
         _make_all(import_module(name))
-    found = {thing.name for thing in gc.get_objects() if issubclass(type(thing), Kernel)}
+    found = {thing.name for thing in _objects() if issubclass(type(thing), Kernel)}
     return tuple(sorted(name.removeprefix("pullback.") for name in found))
+
+
+def _objects() -> list[Any]:
+    """Those of the collector, and those that were frozen: `gc.get_objects` leaves them out."""
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        if frozen:
+            gc.freeze()
 
 
 def _make_all(module: ModuleType) -> None:
