@@ -265,3 +265,14 @@ def test_a_target_has_a_gradient(alpha: float) -> None:
     none = torch.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     loss = pb.entmax_loss(torch.tensor([[0.0, 1.0, -torch.inf, 0.5]]).double(), none, alpha)
     assert torch.isfinite(torch.autograd.grad(loss.sum(), none)[0]).all()
+
+
+@pytest.mark.parametrize("alpha", [1, 1.3, 1.5, 2])
+def test_an_input_that_is_not_read_is_held_to_the_same(alpha: float) -> None:
+    y = np.full(3, 1 / 3, np.float32)
+    with pytest.raises(pb.Unsupported, match="`x` must be float32"):
+        pb.entmax_backward(y, y, alpha, x=y.astype(np.float16))
+    with pytest.raises(pb.InvalidProblem, match=r"`x` must be of shape \(3,\)"):
+        pb.entmax_backward(y, y, alpha, x=np.ones(4, np.float32))
+    dx = pb.entmax_backward(y, y, alpha, x=y)
+    np.testing.assert_array_equal(dx, pb.entmax_backward(y, y, alpha))

@@ -33,6 +33,7 @@ from pullback.ops.simplex.contract import (
     SparsemaxPlan,
 )
 from pullback.plan.function import AndAlpha, Call, Function, Indices, Tensor, axis_of
+from pullback.plan.launch import check_tensor
 
 # Maps that have plans of their own; entmax of that alpha is theirs, to the bit.
 _OWN = {1.0: SoftmaxKind.SOFTMAX, 1.5: SoftmaxKind.ENTMAX15}
@@ -82,6 +83,9 @@ def entmax_backward(
         tensors |= {"alpha": alpha.broadcast_to(dy.shape), "x": x}
         return Call(EntmaxBackwardPlan, desc, tensors, ("dx", "dalpha"))
     value = check_alpha(op, alpha)
+    if x is not None:  # held to the same as where it is read
+        slot = next(slot for slot in EntmaxBackwardPlan.record.slots if slot.name == "x")
+        check_tensor(op, slot, EntmaxBackwardDescriptor(alpha=value, **common), x, dy.device)
     if value in _OWN:
         own = SoftmaxBackwardDescriptor(kind=_OWN[value], **common)
         return Call(SoftmaxBackwardPlan, own, tensors, ("dx",))
