@@ -242,3 +242,15 @@ def test_blocks_of_dask(chunks: Any) -> None:
     x = np.random.default_rng(1).normal(size=(60, 5000)).astype(np.float32)
     found = example["cumsum"](da.from_array(x, chunks=chunks))
     assert same_bits(found.compute(), pb.cumsum(x))
+
+
+@pytest.mark.parametrize("ties", ["first", "last"])
+def test_extrema_of_windows_are_those_with_positions(ties: str) -> None:
+    """Of zeros of either sign, which tie, the one at the position is copied."""
+    x = np.array([[0.0, -0.0, -1.0], [-0.0, 0.0, -1.0]], np.float32)
+    ids = np.zeros(2, np.int64)
+    want, places = pb.segment_max(x, ids, 1, ties=ties, return_indices=True)
+    begun = pbw.reduced(pb.segment_max, x[:1], ids[:1], ties=ties)
+    found = pbw.reduced(pb.segment_max, x[1:], ids[1:], begun.state, ties=ties)
+    assert found.values.tobytes() == want.tobytes()
+    np.testing.assert_array_equal(found.positions, places)

@@ -100,7 +100,7 @@ def reduced(
 ) -> Reduced:
     """A window of rows whose ids ascend over all windows. Results begin with the segment that was
     open before; the last one is what its rows so far amount to, and is given again by the next
-    window."""
+    window. Extrema and their positions are those of the function with `return_indices`."""
     name = _name(function)
     if name not in REDUCTIONS:
         raise Unsupported("windows", "function", f"one of {', '.join(REDUCTIONS)}", name)

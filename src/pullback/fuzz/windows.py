@@ -40,7 +40,9 @@ def _segments(trial: Trial, want: Outcome) -> bool | None:
     if given.get("ties") == "split" or int(ids[-1]) >= count:
         return False
     rows, whole = (np.moveaxis(a, given["axis"], 0) for a in (x, whole))
-    state, ties = None, {"ties": given["ties"]} if "ties" in given else {}
+    # Windows tell positions, which decide whose value is copied; without them it is the first's.
+    positions = bool(given.get("return_indices"))
+    state, ties = None, {"ties": given["ties"]} if positions else {}
     cut = len(ids) // 3
     for at in (slice(0, cut), slice(cut, cut), slice(cut, len(ids))):
         found = reduced(
