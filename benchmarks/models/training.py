@@ -130,18 +130,17 @@ def jax(size: int) -> Iterator[tuple[str, Call, Call]]:
     import jax as library
 
     rng = np.random.default_rng(0)
-    x = library.numpy.asarray(rng.standard_normal((20 * size, 16), dtype=np.float32))
     ids = library.numpy.asarray(rng.integers(0, size, 20 * size).astype(np.int32))
     plain = library.jit(lambda x, ids: library.ops.segment_sum(x, ids, size))
-    ours = library.jit(
-        lambda x, ids: pullback.segment_sum(x, ids, num_segments=size, indices_are_sorted=False)
-    )
-    np.testing.assert_allclose(plain(x, ids), ours(x, ids), atol=1e-4)
+    ours = library.jit(lambda x, ids: pullback.segment_sum(x, ids, num_segments=size))
+    for width in (1, 16, 64):
+        x = library.numpy.asarray(rng.standard_normal((20 * size, width), dtype=np.float32))
+        np.testing.assert_allclose(plain(x, ids), ours(x, ids), atol=1e-4)
 
-    def done(call: Callable[..., object]) -> Call:
-        return lambda: library.block_until_ready(call(x, ids))
+        def done(call: Callable[..., object], x: object = x) -> Call:
+            return lambda: library.block_until_ready(call(x, ids))
 
-    yield "unsorted segment sum under jax.jit", done(plain), done(ours)
+        yield f"unsorted segment sum of {width} under jax.jit", done(plain), done(ours)
 
 
 def agree(name: str, pairs: list[tuple[Any, Any]]) -> None:
