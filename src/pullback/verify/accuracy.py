@@ -72,7 +72,8 @@ class Bound:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
     are not told apart, and what weights below the least number of the element would have added is
     not missed. `divided`: the result is a sum divided by a count, and only the sum has to fit.
-    `any_sum`: sums hold all there is, and nothing of that is excused. `zeroed`: +inf in
+    `any_sum`: sums hold all there is, and nothing of that is excused, but products of `multiplied`
+    arguments that f64 does not hold one by one. `zeroed`: +inf in
     this argument makes the weight of others 0; times an infinite gradient that is NaN by IEEE 754,
     or infinite, as the limit of large numbers is. `squared` is an argument whose differences are
     squared in the accumulator: where that takes them out of its range, nothing is held. `walked` is
@@ -85,6 +86,7 @@ class Bound:
     divided: bool = False
     squared: str = ""
     any_sum: bool = False
+    multiplied: tuple[str, ...] = ()
     zeroed: str = ""
     walked: str = ""
 
@@ -119,7 +121,12 @@ def excused(
     vague = _of_rounded_terms(subject, arguments, position, got, want)
     if bound.any_sum:
         endless = bool(bound.zeroed) and bool(np.isposinf(arguments[bound.zeroed]).any())
-        return np.asarray(vague | (endless & ~np.isfinite(got) & ~np.isfinite(want)))
+        vague |= endless & ~np.isfinite(got) & ~np.isfinite(want)
+        if element is ElementKind.F64 and _products_overflow(bound, arguments):
+            sizes = bound.scale(subject, arguments)[position]  # 0 for infinite ones
+            overflows = (sizes > np.finfo(np.float64).max) | ~np.isfinite(want)
+            vague |= overflows & ~np.isfinite(got)
+        return np.asarray(vague)
     info = ml_dtypes.finfo(element.accumulator.dtype)
     top = np.longdouble(info.max)
     terms_of = _OF.get(bound.scale, tuple(arguments))
@@ -165,6 +172,13 @@ def excused(
         # An underflow times infinity is NaN.
         vanished = np.isnan(got) & (rest < info.smallest_normal)
     return np.asarray(found | vague | (largest > top / 4) | (lost <= underflow) | vanished)
+
+
+def _products_overflow(bound: Bound, arguments: Arguments) -> bool:
+    """Whether finite factors may have a product that f64 does not hold."""
+    factors = [arguments[name] for name in bound.multiplied if arguments.get(name) is not None]
+    largest = [size_of(factor.astype(np.longdouble)).max(initial=0) for factor in factors]
+    return len(largest) > 1 and bool(np.prod(largest) > np.finfo(np.float64).max)
 
 
 def _of_rounded_terms(
