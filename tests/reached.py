@@ -22,6 +22,7 @@ TESTS = ("test_call_cache.py", "test_call_cache_torch.py", "test_plan_run.py")
 PREPARED = (
     "test_embedding_laws.py::test_prepared_is_raw",
     "test_embedding_laws.py::test_prepared_indices_are_checked_once",
+    "test_segment_direct.py::test_bits_are_those_of_sorted_rows",
     "test_segment_gather.py::test_gradients_have_the_bits_of_the_composed_form",
 )
 # What takes long, or starts processes and threads, and reaches nothing more.

@@ -157,4 +157,28 @@ MUTANTS = (
         "rows and columns are exchanged, or memory is overrun",
         (Suite("test_segment_forms.py", "axis"),),
     ),
+    Mutant(
+        "table of sums: blocks have a row too many",
+        f"{SEGMENT}/cpu_direct.py",
+        "        if count & (BLOCK - 1) == 0 and count > 0:",
+        "        if count & (BLOCK - 1) == 1 and count > 1:",
+        "off by one: other bits than those of grouped rows",
+        (Suite("test_segment_direct.py", "bits"),),
+    ),
+    Mutant(
+        "table of sums: earlier blocks are forgotten",
+        f"{SEGMENT}/cpu_direct.py",
+        "latest if count == BLOCK else earlier[before + c] + latest",
+        "latest",
+        "dropped carry: long segments lose rows",
+        (Suite("test_segment_direct.py", "bits"),),
+    ),
+    Mutant(
+        "table of sums: the last id in range is skipped",
+        f"{SEGMENT}/cpu_direct.py",
+        "        if s < 0 or s > last:",
+        "        if s < 0 or s >= last:",
+        "off by one: the last segment is refused",
+        (Suite("test_segment_direct.py", "bits"),),
+    ),
 )

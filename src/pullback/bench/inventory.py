@@ -23,6 +23,7 @@ from pullback.contract.errors import PullbackError
 from pullback.contract.guarantee import KernelSku, PlanPreference
 from pullback.contract.kinds import BackendKind
 from pullback.contract.record import PlanRecord, Slot
+from pullback.cpu.pool import get_num_threads, set_num_threads
 from pullback.plan.function import Call
 from pullback.plan.plan import Plan
 from pullback.plan.stream import Stream
@@ -245,9 +246,19 @@ def launches(plan: AnyPlan, element: ElementKind, op: str | None = None) -> Iter
                         for slot in slots
                     ]
                     try:
-                        ready.lay_out(arrays)
+                        _lay_out(ready, arrays)
                     except PullbackError:
                         continue  # a combination of options the arguments rule out
+
+
+def _lay_out(plan: Any, arrays: Sequence[Any]) -> None:
+    """For one thread, which may take kernels that many do without, never the other way round."""
+    before = get_num_threads()
+    set_num_threads(1)
+    try:
+        plan.lay_out(arrays)
+    finally:
+        set_num_threads(before)
 
 
 def _given(slots: Sequence[Slot], descriptor: Any, every: bool) -> Iterator[list[Slot]]:

@@ -75,6 +75,10 @@ WORKLOADS = (
         "unsorted 1Mx64", _MAIN, rows_of(*LARGE, ascending=False), take_columns,
         tags=frozenset({"step"}),
     ),
+    Workload(
+        "unsorted 1Mx1", ("segment_sum",), rows_of(1_000_000, 1, 50_000, ascending=False),
+        take_columns,
+    ),
     Workload("sorted 1Mx5", _MAIN, rows_of(1_000_000, 5, 10_000), take_columns),
     Workload(
         "prepared 1Mx64", _MAIN, rows_of(*LARGE, ascending=False), take_columns,

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from pullback.contract.kinds import SegmentKind, TieRule
-from pullback.cpu.program import Program, bits_of
+from pullback.cpu.pool import get_num_threads
+from pullback.cpu.program import Phase, Program, bits_of, grain_for
+from pullback.ops.segment import cpu_direct as direct
 from pullback.ops.segment import cpu_extremum as extremum
 from pullback.ops.segment import cpu_gather as gather
 from pullback.ops.segment import cpu_product as product
@@ -23,6 +25,8 @@ from pullback.ops.segment import cpu_sum as sums
 from pullback.ops.segment import cpu_words as at
 from pullback.ops.segment.contract import NEUTRAL, Traits
 from pullback.ops.segment.cpu_grouping import (
+    ANY,
+    NONE,
     border_phases,
     check_phases,
     gather_phase,
@@ -37,6 +41,7 @@ from pullback.ops.segment.cpu_grouping import (
     spread_out,
     streaming_of,
     walk_phase,
+    word_of,
 )
 from pullback.ops.segment.loops import all_axes, column_loops, row_loops
 from pullback.tensor.view import TensorRef
@@ -63,10 +68,46 @@ TIES = {
 
 def workspace(traits: Traits, desc: Any) -> int:
     parts = _KERNELS[traits.reduction][traits.backward]
-    return group_tables(desc, parts, traits.ascending)[0].bytes
+    room = group_tables(desc, parts, traits.ascending)[0]
+    room.take(_direct_words(traits, desc))
+    return room.bytes
+
+
+def _direct_words(traits: Traits, desc: Any) -> int:
+    """Words of the table of sums of rows that are not grouped, 0 if they are."""
+    summed = traits.reduction in ("sum", "mean") and not traits.backward
+    return direct.table_words(desc) if summed and not (traits.ascending or desc.borders) else 0
+
+
+def _direct(traits: Traits, desc: Any, *views: Any) -> Program | None:
+    """Sums of rows that are not grouped, where the layout allows it and nothing is prepared."""
+    source, ids, target, _, offsets, *_ = views
+    words = _direct_words(traits, desc)
+    if not words or offsets is not None or get_num_threads() > direct.MOST_THREADS:
+        return None
+    room, values = group_tables(desc, sums.PARTS, traits.ascending)
+    _, rows = lay_out_groups(values, desc, ids, None, None, source)
+    columns = column_loops([source, target])
+    if columns.rest.extents or columns.steps[0] != 1:
+        return None
+    values |= {
+        at.PARTIALS_AT: room.take(words),
+        at.SEGMENT_ROW: target.strides[0],
+        at.DIVIDE: int(traits.reduction == "mean"),
+        at.EMPTY: word_of(0.0 if desc.empty is None else desc.empty, desc),
+    }
+    clear_bytes = 8 * words // desc.num_segments
+    phases = (
+        Phase(direct.clear_sums, desc.num_segments, grain_for(clear_bytes), **ANY, **NONE),
+        Phase(direct.add_rows, 1, 1),
+        Phase(direct.write_sums, desc.num_segments, grain_for(2 * clear_bytes), **NONE),
+    )
+    return Program(phases, at.layout_words(len(views), (values, rows, columns)), ids.element)
 
 
 def _forward(traits: Traits, desc: Any, *views: Any) -> Program:
+    if (program := _direct(traits, desc, *views)) is not None:
+        return program
     parts, _, kernels, _ = _KERNELS[traits.reduction]
     words = {
         at.DIVIDE: int(traits.reduction == "mean"),

@@ -34,8 +34,8 @@ LEAST_PIECE, LARGEST_PIECE, PIECES = 1 << 17, 1 << 21, 64
 LINE_BYTES = 64  # of the caches
 LEAST_COPIED = 1 << 21  # of a piece of rows that are only copied: fewer take longer by two threads
 
-_ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
-_NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type
+ANY = {"element": ElementKind.F32}  # kernels that look at ids only are compiled for one element
+NONE = {"index": ElementKind.I64}  # and kernels that look at none, for one index type
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -98,14 +98,14 @@ def last_id(extent: int, ids: TensorRef) -> int:
 
 def check_phases(values: Values) -> tuple[Phase, ...]:
     return (
-        Phase(index.check_ids, values[at.CHUNKS], 1, **_ANY),
-        Phase(index.judge, 1, 1, **_ANY),
+        Phase(index.check_ids, values[at.CHUNKS], 1, **ANY),
+        Phase(index.judge, 1, 1, **ANY),
     )
 
 
 def turn_phase() -> Phase:
     """From here on kernels read the next set of words."""
-    return Phase(index.turn, 1, 1, **_ANY, **_NONE)
+    return Phase(index.turn, 1, 1, **ANY, **NONE)
 
 
 def with_index(phases: Iterable[Phase], index: ElementKind) -> tuple[Phase, ...]:
@@ -115,35 +115,35 @@ def with_index(phases: Iterable[Phase], index: ElementKind) -> tuple[Phase, ...]
 
 def fill_phase(values: Values) -> Phase:
     """The bag of each position, from borders."""
-    return Phase(borders_of.fill_bags, values[at.BAGS] + 1, grain_for(400), **_ANY)
+    return Phase(borders_of.fill_bags, values[at.BAGS] + 1, grain_for(400), **ANY)
 
 
 def take_phases(values: Values, index: ElementKind) -> tuple[Phase, ...]:
     """Borders that are given."""
     return (
-        Phase(borders_of.take_borders, values[at.BORDER_CHUNKS], 1, **_ANY, index=index),
-        Phase(borders_of.judge_borders, 1, 1, **_ANY, **_NONE),
+        Phase(borders_of.take_borders, values[at.BORDER_CHUNKS], 1, **ANY, index=index),
+        Phase(borders_of.judge_borders, 1, 1, **ANY, **NONE),
     )
 
 
 def border_phases(values: Values) -> tuple[Phase, ...]:
-    return (Phase(index.find_borders, values[at.ROWS] + 1, 1 << 15, **_ANY),)
+    return (Phase(index.find_borders, values[at.ROWS] + 1, 1 << 15, **ANY),)
 
 
 def sort_phases(values: Values) -> tuple[Phase, ...]:
     chunks, buckets = values[at.CHUNKS], values[at.BUCKETS]
     per_bucket = 32 * (values[at.ROWS] + values[at.SEGMENTS]) // buckets
     return (
-        Phase(index.count_ids, chunks, 1, **_ANY),
-        Phase(index.place_chunks, 1, 1, **_ANY),
-        Phase(index.spread_ids, chunks, 1, **_ANY),
-        Phase(index.sort_buckets, buckets, grain_for(per_bucket), **_ANY, **_NONE),
+        Phase(index.count_ids, chunks, 1, **ANY),
+        Phase(index.place_chunks, 1, 1, **ANY),
+        Phase(index.spread_ids, chunks, 1, **ANY),
+        Phase(index.sort_buckets, buckets, grain_for(per_bucket), **ANY, **NONE),
     )
 
 
 def clear_phase(values: Values) -> Phase:
     slots = at.long_slots(values[at.ROWS])
-    return Phase(index.clear_long, slots, grain_for(8), **_ANY, **_NONE)
+    return Phase(index.clear_long, slots, grain_for(8), **ANY, **NONE)
 
 
 def piece(count: int, row_bytes: int, least: int = LEAST_PIECE) -> int:
@@ -263,13 +263,13 @@ def spread_phases(
     return (
         skipped_phase(values),
         *reduce_phases((walk, combine), values, 2 * row_bytes, inner),
-        Phase(hand_out, at.long_slots(values[at.ROWS]), 1, **_NONE),
+        Phase(hand_out, at.long_slots(values[at.ROWS]), 1, **NONE),
     )
 
 
 def skipped_phase(values: Values) -> Phase:
     """Rows in no segment receive what word EMPTY holds."""
-    return Phase(gather.clear_skipped, values[at.ROWS], grain_for(8), **_NONE)
+    return Phase(gather.clear_skipped, values[at.ROWS], grain_for(8), **NONE)
 
 
 def streaming_of(values: Values, row_bytes: int, rows: int) -> int:
