@@ -23,6 +23,7 @@ from pullback.verify.laws import same_bits as same
 
 # A contestant may lose half its digits and still be called right.
 _SHARE_OFF = 1e-5
+_SHORT = 4  # elements of a row that may all be sums that cancel
 # Seconds of a first call from which on every further one counts.
 _SLOW = 2.0
 
@@ -54,8 +55,11 @@ def verdict(got: tuple[Any, ...], want: tuple[Any, ...], element: ElementKind) -
 
 
 def _size(goal: Array) -> Any:
-    """The largest finite value of each row: cancellation loses digits of the terms, not of it."""
+    """The largest finite value of each row, or of all where rows are short: cancellation loses
+    digits of the terms, not of it."""
     finite = np.where(np.isfinite(goal), np.abs(goal), 0)
+    if finite.ndim and finite.shape[-1] < _SHORT:
+        return finite.max(initial=0)
     return finite.max(axis=-1, keepdims=True, initial=0) if finite.ndim else finite
 
 

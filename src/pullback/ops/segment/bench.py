@@ -77,7 +77,7 @@ WORKLOADS = (
     ),
     Workload(
         "unsorted 1Mx1", ("segment_sum",), rows_of(1_000_000, 1, 50_000, ascending=False),
-        take_columns,
+        take_columns, peers=("torch", "jax", "numbagg"),
     ),
     Workload("sorted 1Mx5", _MAIN, rows_of(1_000_000, 5, 10_000), take_columns),
     Workload(
