@@ -85,6 +85,22 @@ def test_weighted_sums_lose_nothing_below_and_above(mode: str, scale: float) -> 
     equals_the_oracle(_subject("embedding_bag_backward"), back)
 
 
+def test_weighted_sums_of_products_below_all_numbers() -> None:
+    """Each of them rounds to zero, their sum does not."""
+    count = 3000
+    weight = np.full((2, 3), 2.0**-100, np.float32)
+    shares = np.full(count, 0.3 * 2.0**-49, np.float32)
+    bags = {"offsets": np.array([0, 5]), "mode": "sum", "per_sample_weights": shares}
+    given = {"weight": weight, "indices": np.arange(count) % 2, **bags}
+    equals_the_oracle(_subject("embedding_bag"), given)
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_probabilities_keep_what_the_difference_from_the_maximum_loses(op: str) -> None:
+    x = RNG.uniform(-50, 50, (4, 300)).astype(np.float32)
+    equals_the_oracle(_subject(op), {"x": x})
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-22, 1e20])
 def test_products_of_rows_lose_nothing_below_and_above(scale: float) -> None:
     sides = (RNG.standard_normal((n, 5)) * scale for n in (4, 6))

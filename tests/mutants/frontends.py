@@ -215,7 +215,7 @@ MUTANTS = (
         '        e = tl.where(z > float("-inf"), tl.fma(e, rest, e), 0.0)\n',
         '        e = tl.where(z > float("-inf"), e, 0.0)\n',
         "precision: a rounded exponent",
-        (Suite("test_gpu_interpreter.py", "equals_the_oracle and softmax"),),
+        (Suite("test_gpu_pairs.py", "probabilities"),),
     ),
     Mutant(
         "gpu softmax: what was summed before the reference moved",
