@@ -299,3 +299,17 @@ def test_max_norm_changes_nothing_where_an_index_is_out_of_range() -> None:
     compiled(torch.tensor([0, 3]))
     assert module.weight[[0, 3]].norm(dim=1).max() <= 0.1001
     assert torch.equal(module.weight[1], before[1])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_sparse_gradient_leaves_out_the_position_after_the_last_offset(recorded: bool) -> None:
+    """Where gradients of it are wanted, rows are found in two steps."""
+    arrays: list[Any] = [np.ones((1, 2)), np.array([3, 1, 4, 0]), np.array([0, 2])]
+    if recorded:
+        torch = pytest.importorskip("torch")
+        arrays = [torch.tensor(array) for array in arrays]
+        arrays[0].requires_grad_()
+    rows, _ = pb.embedding_bag_backward(
+        *arrays, 6, mode="sum", include_last_offset=True, sparse=True
+    )
+    assert rows.tolist() == [1, 3]

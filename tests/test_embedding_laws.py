@@ -367,20 +367,6 @@ def test_winners_that_no_position_holds_are_not_scaled() -> None:
     assert got.tolist() == [[0, 0], [0.5, 0], [0, 0], [0, 1]]
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_sparse_gradient_leaves_out_the_position_after_the_last_offset(recorded: bool) -> None:
-    """Where gradients of it are wanted, rows are found in two steps."""
-    arrays: list[Any] = [np.ones((1, 2)), np.array([3, 1, 4, 0]), np.array([0, 2])]
-    if recorded:
-        torch = pytest.importorskip("torch")
-        arrays = [torch.tensor(array) for array in arrays]
-        arrays[0].requires_grad_()
-    rows, _ = pb.embedding_bag_backward(
-        *arrays, 6, mode="sum", include_last_offset=True, sparse=True
-    )
-    assert rows.tolist() == [1, 3]
-
-
 @pytest.mark.parametrize("border", [8191, 8192, 8193, 16384])
 def test_offsets_that_descend_at_the_border_of_a_chunk_are_named(border) -> None:
     """Offsets are looked at in chunks of 8192."""

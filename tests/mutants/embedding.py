@@ -118,7 +118,7 @@ MUTANTS = (
         "np.arange(ids.size) < last",
         "np.arange(ids.size) <= last",
         "off by one: a row that received nothing is listed",
-        (Suite("test_embedding_laws.py", "leaves_out"),),
+        (Suite("test_embedding_bags.py", "leaves_out"),),
     ),
     Mutant(
         "embedding: padding_idx is dropped",
