@@ -46,6 +46,8 @@ from pullback.ops.segment.cpu_grouping import (
 from pullback.ops.segment.loops import all_axes, column_loops, row_loops
 from pullback.tensor.view import TensorRef
 
+MOST_ADDED = 1 << 27  # numbers that one thread adds without looking for signals: half a second
+
 # --- plans --------------------------------------------------------------------------------------
 
 # What a block of a long segment leaves, forward and backward; the kernels.
@@ -76,7 +78,9 @@ def workspace(traits: Traits, desc: Any) -> int:
 def _direct_words(traits: Traits, desc: Any) -> int:
     """Words of the table of sums of rows that are not grouped, 0 if they are."""
     summed = traits.reduction in ("sum", "mean") and not traits.backward
-    return direct.table_words(desc) if summed and not (traits.ascending or desc.borders) else 0
+    short = desc.num_inputs * desc.embedding_dim <= MOST_ADDED
+    unsorted = not (traits.ascending or desc.borders)
+    return direct.table_words(desc) if summed and unsorted and short else 0
 
 
 def _direct(traits: Traits, desc: Any, *views: Any) -> Program | None:
