@@ -44,6 +44,7 @@ _FRAME = """
 """
 X = np.random.default_rng(0).integers(0, 2**32, THREADS, dtype=np.uint32)
 SIGNED = X.view(np.int32)
+HALVES = X.view(np.int16)
 TID = np.arange(THREADS)
 
 
@@ -77,6 +78,9 @@ INSTRUCTIONS = {
     "mul.hi.u32 %r2, %r1, %r1;": X.astype(np.uint64) ** 2 >> 32,
     "min.s32 %r2, %r1, 0;": np.minimum(SIGNED, 0),
     "max.u32 %r2, %r1, 0x80000000;": np.maximum(X, 1 << 31),
+    "add.s16x2 %r2, %r1, %r1;": (2 * HALVES).view(np.uint32),
+    "min.s16x2 %r2, %r1, 0;": np.minimum(HALVES, 0).view(np.uint32),
+    "max.u16x2 %r2, %r1, 0x00070007;": np.maximum(HALVES.view(np.uint16), 7).view(np.uint32),
     "shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;": X[TID ^ 1],
     "shfl.sync.up.b32 %r2, %r1, 3, 0, -1;": X[np.where(TID % 32 < 3, TID, TID - 3)],
     "shfl.sync.idx.b32 %r2, %r1, 5, 31, -1;": X[TID // 32 * 32 + 5],

@@ -113,7 +113,11 @@ def _wide(d: Decoder, name: str, kind: str, operands: Sequence[str], row: Any) -
 def _integer(
     d: Decoder, name: str, kind: str, words: Sequence[str], operands: Sequence[str], row: Any
 ) -> None:
-    element, op = TYPES[kind], _INTEGERS[name]
+    paired = kind.endswith("16x2")
+    element, op = TYPES[kind.removesuffix("x2") if paired else kind], _INTEGERS[name]
+    if paired and op not in (t.ADD, t.MIN, t.MAX):
+        raise ValueError("not of pairs of integers")
+    row[t.FLAGS] = t.PAIRED if paired else 0
     if name == "mul" and "hi" in words:
         op = t.MULHI
     elif "hi" in words:

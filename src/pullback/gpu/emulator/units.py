@@ -105,6 +105,10 @@ def int32(code, words, bits):
         r = integer_op(
             op, unsigned, extended(x, kind), extended(y, kind), extended(z, kind), _FLIP_32
         )
+        if code[t.FLAGS] & t.PAIRED:
+            high, other = extended(x >> 16, kind), extended(y >> 16, kind)
+            high = integer_op(op, unsigned, high, other, other, _FLIP_32)
+            r = (r & 0xFFFF) | (high << 16)
     commit(words, code[t.DST], r, bits)
 
 

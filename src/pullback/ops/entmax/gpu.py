@@ -122,12 +122,10 @@ def _alpha_steps(desc: Any, groups: Groups, alpha: Any, dy: Any, x: Any, dalpha:
 
 
 def _computed(desc: Any) -> ElementKind:
-    """What a loss is computed in: those of f32 by exponentials in pairs of f32."""
+    """What a loss is computed in: f32 in pairs of f32."""
     if loss_alpha(desc) not in KINDS:
         return ElementKind.F64
-    if desc.element is ElementKind.F32 and loss_alpha(desc) == 1:
-        return ElementKind.F32
-    return desc.element.accumulator
+    return desc.element if desc.element is ElementKind.F32 else desc.element.accumulator
 
 
 def _checked(desc: Any, classes: Any) -> Groups:
@@ -210,7 +208,7 @@ def _losses(kinds: Sequence[EntmaxKind]) -> tuple[Sample, ...]:
     found = []
     for kind in kinds:
         for labels, keep in ((True, False), (False, True)):
-            heavy = keep and kind in (EntmaxKind.SOFTMAX_LOSS, EntmaxKind.ENTMAX_LOSS)
+            heavy = keep and kind is not EntmaxKind.SPARSEMAX_LOSS
             alpha = None if kind in ALPHAS else 1.3
             for where, (shape, axis) in {**_PROBLEMS, **(_TILES if heavy else {})}.items():
                 title = f"{kind.value} {where}, {'classes' if labels else 'shares'}"

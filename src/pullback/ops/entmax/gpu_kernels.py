@@ -11,7 +11,7 @@ import triton.language as tl
 
 from pullback.gpu.tile import bounds, grid, lanes, place, start_of_loop
 from pullback.ops.entmax.gpu_root import log1p, powers, root_of_rows, root_of_tiles
-from pullback.ops.simplex.gpu_kernels import facts, shift
+from pullback.ops.simplex.gpu_threshold import facts, shift
 
 NEAR = tl.constexpr(2.0**-4)
 

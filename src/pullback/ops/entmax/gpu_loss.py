@@ -2,8 +2,8 @@
 `contract`.
 
 No term is negative. A row whose target is the map itself, to the last places that its dtype tells
-apart, has a loss of exactly 0. With u as in `simplex.gpu_kernels`, a term of sparsemax is
-(t - u)², and of entmax15 (√t - u)²·(2√t + u), where the map is not 0.
+apart, has a loss of exactly 0. With u = z - τ as in `simplex.gpu_threshold`, a term of sparsemax is
+(t - u)², and of entmax15 (√t - u)²·(2√t + u), where the map is not 0; halves of them are added up.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from pullback.ops.entmax.gpu_terms import (
     softmax_terms,
     threshold_terms,
 )
-from pullback.ops.simplex.gpu_kernels import (
-    STEPS,
+from pullback.ops.simplex.gpu_threshold import (
     facts,
-    newton,
-    newton_sums,
     shift,
-    tiled_sums,
+    threshold_of_rows,
+    threshold_of_tiles,
 )
+
+# Of a map with a threshold that is a pair of f32: rounding errors of the threshold.
+NOISE = tl.constexpr(2.0**-44)
 
 # --- of any map -----------------------------------------------------------------------------------
 
@@ -46,16 +47,8 @@ def _root(x, peak, live, n, b, KIND: tl.constexpr, FINE: tl.constexpr):
         total, rest = root_of_rows(shift(x, peak, live, KIND), peak, n, b)
         most = tl.zeros_like(total)
     else:
-        total = tl.full(peak.shape, -1.0, peak.dtype)
-        rest, most = tl.zeros_like(total), tl.zeros_like(total)
-        z = shift(x, peak, live, KIND)
-        first, second, count = newton_sums(z, total, KIND)
-        left = tl.full((), STEPS, tl.int32)
-        while left > 0:
-            higher = newton(total, first, second, count, KIND)
-            left = tl.where(tl.max((higher > total).to(tl.int32), 0) > 0, left - 1, 0)
-            total = higher
-            first, second, count = newton_sums(z, total, KIND)
+        total, rest = threshold_of_rows(x, peak, live, KIND, FINE)
+        most = tl.zeros_like(total)
     return total, rest, most
 
 
@@ -91,13 +84,7 @@ def _tiled_root(
     elif KIND == "entmax":
         total, rest = root_of_tiles(x, at, row_live, n, step, peak, b, R, B)
     else:
-        first, second, count = tiled_sums(x, at, row_live, n, step, peak, total, KIND, R, B)
-        left = tl.full((), STEPS, tl.int32)
-        while left > 0:
-            higher = newton(total, first, second, count, KIND)
-            left = tl.where(tl.max((higher > total).to(tl.int32), 0) > 0, left - 1, 0)
-            total = higher
-            first, second, count = tiled_sums(x, at, row_live, n, step, peak, total, KIND, R, B)
+        total, rest = threshold_of_tiles(x, at, row_live, n, step, peak, KIND, FINE, R, B)
     return total, rest, most
 
 
@@ -110,11 +97,14 @@ def _terms(x, t, peak, live, total, rest, b, KIND: tl.constexpr, FINE: tl.conste
         z = shift(x, peak, live, KIND)
         if KIND == "entmax":
             term, p = power_terms(z, t, total, rest, b)
+            left = tl.zeros_like(term)
         else:
-            term, p = threshold_terms(z, t, total, KIND)
-        left = tl.zeros_like(term)
+            term, left, p = threshold_terms(x, z, t, peak, total, rest, KIND, FINE)
     p = tl.where((peak > float("-inf"))[:, None], p, 0.0)
-    other = live & ~(tl.abs(t - p) <= tl.maximum(t, p) * REL + ABS)
+    near = tl.maximum(t, p) * REL + ABS
+    if FINE & (KIND != "softmax"):
+        near = tl.where((t > 0.0) & (p > 0.0), near + NOISE, near)
+    other = live & ~(tl.abs(t - p) <= near)
     term = tl.where(t == t, term, t)
     return tl.where(live, term, 0.0), tl.where(live, left, 0.0), p, other.to(tl.int32)
 
@@ -134,10 +124,8 @@ def _concluded(total, left, apart, peak, nans, b, KIND: tl.constexpr):
     """The loss of rows from the sums of their terms; 0 where the target is the map, and in rows
     without mass."""
     value = rounded(total, left)
-    if KIND == "sparsemax":
-        value = value * 0.5
-    elif KIND == "entmax15":
-        value = divide(value, tl.full(value.shape, 1.5, value.dtype))
+    if KIND == "entmax15":
+        value = divide(value, tl.full(value.shape, 0.75, value.dtype))
     elif KIND == "entmax":
         value = value / (1.0 + b)
     value = tl.where((apart == 0) | ((peak == float("-inf")) & (total == total)), 0.0, value)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.tile import grid, start_of_loop
-from pullback.ops.simplex.gpu_kernels import shift
+from pullback.ops.simplex.gpu_threshold import shift
 
 STEPS = tl.constexpr(64)  # rows of alpha <= 2 take six or so, others twice that
 NEAR = tl.constexpr(2.0**-4)  # below this, a quotient that cancels is a power series

@@ -7,9 +7,13 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.exponential import exp_f32, log_pair
-from pullback.gpu.pairs import two_product, two_sum
+from pullback.gpu.pairs import add_pairs, multiply_pairs, two_product, two_sum
 from pullback.gpu.tile import divide
 from pullback.ops.entmax.gpu_root import expm1, powers
+from pullback.ops.simplex.gpu_kernels import power_of
+from pullback.ops.simplex.gpu_threshold import FAR, beyond
+
+LEAST_NORMAL = tl.constexpr(2.0**-126)
 
 # --- softmax --------------------------------------------------------------------------------------
 
@@ -105,18 +109,70 @@ def class_loss(score, peak, excess, rest, most, n, FINE: tl.constexpr, REL, ABS)
 
 
 @triton.jit
-def threshold_terms(z, t, tau, KIND: tl.constexpr):
-    """The terms, and the map."""
-    u = z - tau[:, None]
-    on = u > 0.0
-    t = tl.maximum(t, 0.0)
-    if KIND == "sparsemax":
-        p = tl.maximum(u, 0.0)
-        term = tl.where(on, (t - u) * (t - u), t * (t - 2.0 * u))
+def _minus(a, a_low, b, b_low, FINE: tl.constexpr):
+    """The difference of two pairs."""
+    if FINE:
+        found, low = add_pairs(a, a_low, -b, -b_low)
     else:
-        p, s = tl.maximum(u, 0.0) * tl.maximum(u, 0.0), tl.sqrt(t)
-        term = tl.where(on, (s - u) * (s - u) * (2.0 * s + u), t * (2.0 * s - 3.0 * u))
-    return tl.where(on | (t > 0.0), term, 0.0), p
+        found = a - b
+        low = tl.zeros_like(found)
+    return found, low
+
+
+@triton.jit
+def _times(a, a_low, b, b_low, FINE: tl.constexpr):
+    """The product of two pairs."""
+    if FINE:
+        found, low = multiply_pairs(a, a_low, b, b_low)
+    else:
+        found = a * b
+        low = tl.zeros_like(found)
+    return found, low
+
+
+@triton.jit
+def _root_of(t, FINE: tl.constexpr):
+    """√t as a pair."""
+    if FINE:
+        # From an approximation; roots of subnormal numbers, less than 2^-63, do not count.
+        normal = t >= LEAST_NORMAL
+        inverse = tl.rsqrt(tl.where(normal, t, 1.0))
+        s = tl.where(normal, t * inverse, 0.0)
+        low = tl.where(normal, tl.fma(-s, s, t) * (0.5 * inverse), 0.0)
+    else:
+        s = tl.sqrt(t)
+        low = tl.zeros_like(s)
+    return s, low
+
+
+@triton.jit
+def threshold_terms(x, z, t, peak, tau, low, KIND: tl.constexpr, FINE: tl.constexpr):
+    """Half of the terms as pairs, and the map."""
+    u, rest, on = beyond(x, z, peak, tau, low, KIND, FINE)
+    t = tl.maximum(t, 0.0)
+    p = tl.where(on, power_of(u, rest, KIND, FINE), 0.0)
+    none = tl.zeros_like(t)
+    if KIND == "sparsemax":
+        one, lost = _minus(t, none, u, rest, FINE)
+        other, lost_other = _minus(0.5 * t, none, u, rest, FINE)
+        a, a_low = tl.where(on, one, t), tl.where(on, lost, 0.0)
+        b, b_low = tl.where(on, 0.5 * one, other), tl.where(on, 0.5 * lost, lost_other)
+    else:
+        s, s_low = _root_of(t, FINE)
+        one, lost = _minus(s, s_low, u, rest, FINE)
+        square, square_low = _times(one, lost, one, lost, FINE)
+        a, a_low = tl.where(on, square, t), tl.where(on, square_low, 0.0)
+        factor = tl.where(on, -0.5, 1.5)
+        b, b_low = _minus(s, s_low, factor * u, factor * rest, FINE)
+    term, left = _times(a, a_low, b, b_low, FINE)
+    if FINE:
+        # A difference that f32 may not hold: nothing else counts beside it.
+        far = z <= -FAR
+        half = tl.where(x > float("-inf"), 0.5 * peak[:, None] - 0.5 * x, float("inf"))
+        term = tl.where(far, (1.5 * t if KIND == "entmax15" else 2.0 * t) * half, term)
+        left = tl.where(far | ~(tl.abs(term) < float("inf")), 0.0, left)
+    kept = on | (t > 0.0)
+    return tl.where(kept, term, 0.0), tl.where(kept, left, 0.0), p
 
 
 # --- any other alpha ------------------------------------------------------------------------------

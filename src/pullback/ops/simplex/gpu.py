@@ -1,5 +1,5 @@
-"""Simplex maps on the GPU: which step a map takes. The kernels are in `gpu_exponential`, and those
-of maps with a threshold in `gpu_kernels`."""
+"""Simplex maps on the GPU: which step a map takes. The kernels are in `gpu_exponential`, those of
+maps with a threshold in `gpu_kernels`, and gradients in `gpu_backward`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from pullback.gpu.program import (
 from pullback.gpu.sketch import Sample
 from pullback.gpu.tile import wide
 from pullback.ops.simplex.contract import kind_of
-from pullback.ops.simplex.gpu_exponential import exp_back, exp_row, exp_tiles
-from pullback.ops.simplex.gpu_kernels import map_back, map_row, map_tiles
+from pullback.ops.simplex.gpu_backward import map_back
+from pullback.ops.simplex.gpu_exponential import exp_row, exp_tiles
+from pullback.ops.simplex.gpu_kernels import map_row, map_tiles
 from pullback.tensor.layout import along_axis
 
 # Rows that fit are held whole; along the axis where its elements are neighbours, else across.
@@ -50,10 +51,8 @@ _EXPONENTIAL = (SoftmaxKind.SOFTMAX, SoftmaxKind.LOG_SOFTMAX)
 
 
 def _computed(desc: Any) -> ElementKind:
-    """What a map is computed in: exponentials of f32 in pairs of f32."""
-    if desc.element is ElementKind.F32 and kind_of(desc) in _EXPONENTIAL:
-        return ElementKind.F32
-    return desc.element.accumulator
+    """What a map is computed in: f32 in pairs of f32."""
+    return desc.element if desc.element is ElementKind.F32 else desc.element.accumulator
 
 
 def _table(desc: Any, backward: bool) -> Steps:
@@ -75,7 +74,6 @@ def _program(
     loops = along_axis(
         desc.input_shape, desc.softmax_axis, [view.strides for view in tensors.values()]
     )
-    exponential = kind_of(desc) in _EXPONENTIAL
     tile = (ACROSS if loops.columns else _table(desc, "dy" in tensors))[loops.extent]
     tiled = loops.extent > tile.block
     rows = loops.rest.count
@@ -88,6 +86,7 @@ def _program(
         "rows": rows,
         "extents": loops.rest.extents,
         "KIND": kind_of(desc).value,
+        "FINE": desc.element is ElementKind.F32,
         "WIDE": wide(_computed(desc)),
         "R": tile.rows,
         "B": tile.block,
@@ -95,8 +94,6 @@ def _program(
     kernel = kernels[tiled]
     if kernels[0] is kernels[1]:
         arguments["TILED"] = tiled
-    if exponential:
-        arguments["FINE"] = desc.element is ElementKind.F32
     passes = len(tensors) + again * tiled
     traffic = rows * loops.extent * desc.element.itemsize * passes
     return GpuProgram((Step(kernel, ceil_div(rows, tile.rows), arguments, tile.warps, traffic),))
@@ -111,8 +108,7 @@ def _forward(desc: Any, x: Any, y: Any) -> GpuProgram:
 
 
 def _backward(desc: Any, dy: Any, y: Any, dx: Any) -> GpuProgram:
-    kernel = exp_back if kind_of(desc) in _EXPONENTIAL else map_back
-    return _program(desc, {"dy": dy, "y": y, "dx": dx}, (kernel, kernel), 2)
+    return _program(desc, {"dy": dy, "y": y, "dx": dx}, (map_back, map_back), 2)
 
 
 def _guarantee(desc: Any) -> PrecisionGuarantee:

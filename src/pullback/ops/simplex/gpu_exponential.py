@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from pullback.gpu.exponential import exp_f32, log_f32, power
-from pullback.gpu.pairs import add_pairs, two_product, two_sum
+from pullback.gpu.pairs import add_pairs, two_sum
 from pullback.gpu.tile import bounds, divide, grid, place, start_of_loop
+from pullback.ops.simplex.gpu_threshold import facts
 
 # The reference of exponents follows the maximum when it is so far ahead: what was summed until then
 # counts for so little that its rounding is none.
@@ -64,16 +65,7 @@ def _value(
 
 
 @triton.jit
-def _facts(x, live):
-    """Of a tile, by rows: the maximum without NaN, how many NaN, how many +inf."""
-    nan = (x != x) & live
-    peak = tl.max(tl.where(live & ~nan, x, float("-inf")), 1)
-    tops = tl.sum(((x == float("inf")) & live).to(tl.int32), 1)
-    return peak, tl.sum(nan.to(tl.int32), 1), tops
-
-
-@triton.jit
-def _sum(e, rest, FINE: tl.constexpr):
+def sum_of(e, rest, FINE: tl.constexpr):
     """By rows, with what rounding took."""
     if FINE:
         total, rest = tl.reduce((e, rest), 1, add_pairs)
@@ -107,9 +99,9 @@ def exp_row(
     live = (row < rows)[:, None] & (k < n)[None, :]
     at = grid(place(row, extents, strides_x), k, step_x)
     value = tl.load(x + at, mask=live, other=0.0).to(WIDE)
-    peak, nans, tops = _facts(value, live)
+    peak, nans, tops = facts(value, live)
     e = power(value, peak[:, None], live, FINE)
-    total, rest = _sum(e, tl.zeros([R, B], WIDE), FINE)
+    total, rest = sum_of(e, tl.zeros([R, B], WIDE), FINE)
     result = _value(value, live, peak, total, rest, peak, nans, tops, KIND, FINE)
     at = grid(place(row, extents, strides_y), k, step_y)
     tl.debug_barrier()  # y may be x
@@ -147,7 +139,7 @@ def exp_tiles(
         k = start + tl.arange(0, B).to(tl.int64)
         live = row_live[:, None] & (k < n)[None, :]
         value = tl.load(x + grid(at_x, k, step_x), mask=live, other=0.0).to(WIDE)
-        p, m, t = _facts(value, live)
+        p, m, t = facts(value, live)
         peak, nans, tops = tl.maximum(peak, p), tl.maximum(nans, m), tops + t
         # Before anything is summed the reference is -inf, and there is nothing to fade.
         moves = (peak > reference + AHEAD) | (reference == float("-inf"))
@@ -162,7 +154,7 @@ def exp_tiles(
             rests += lost
         else:
             sums = sums * fade[:, None] + e
-    total, rest = _sum(sums, rests, FINE)
+    total, rest = sum_of(sums, rests, FINE)
     if KIND == "log_softmax":
         # Relative to the maximum itself: a logarithm close to 0 is as exact as one can be.
         gap = tl.where(tl.abs(peak) < float("inf"), reference - peak, 0.0)
@@ -175,97 +167,3 @@ def exp_tiles(
         result = _value(value, live, reference, total, rest, peak, nans, tops, KIND, FINE)
         tl.debug_barrier()  # y may be x
         tl.store(y + grid(at_y, k, step_y), result.to(y.dtype.element_ty), mask=live)
-
-
-@triton.jit
-def _weighted(dy, y, live, KIND: tl.constexpr, FINE: tl.constexpr):
-    """Of a tile: y·dy or dy itself, which is summed, with what rounding took; by rows how many have
-    mass, how many NaN."""
-    mass = (y > float("-inf")) if KIND == "log_softmax" else (y != 0.0)
-    masses = tl.sum((mass & live).to(tl.int32), 1)
-    nans = tl.sum(((y != y) & live).to(tl.int32), 1)
-    if KIND == "log_softmax":
-        term, rest = dy, tl.zeros_like(dy)
-    elif FINE:
-        term, rest = two_product(y, dy)
-        rest = tl.where(tl.abs(term) < float("inf"), rest, 0.0)
-    else:
-        term, rest = y * dy, tl.zeros_like(dy)
-    return tl.where(live, term, 0.0), tl.where(live, rest, 0.0), masses, nans
-
-
-@triton.jit
-def _gradient(dy, y, dot, rest, masses, nans, KIND: tl.constexpr, FINE: tl.constexpr):
-    if FINE:
-        rest = tl.where(tl.abs(dot) < float("inf"), rest, 0.0)
-    if KIND == "softmax":
-        dx = y * ((dy - dot[:, None]) - rest[:, None])
-    elif FINE:
-        power = exp_f32(tl.where(y == y, y, 0.0))
-        power = tl.where(y > float("-inf"), power, 0.0)
-        dx = (dy - power * dot[:, None]) - power * rest[:, None]
-    else:
-        dx = dy - tl.exp(y) * dot[:, None]
-    dx = tl.where(((masses == 0) & (nans == 0))[:, None], 0.0, dx)
-    return tl.where((nans > 0)[:, None], float("nan"), dx)
-
-
-@triton.jit(do_not_specialize=["n", "rows"])
-def exp_back(
-    dy,
-    y,
-    dx,
-    n,
-    rows,
-    step_dy,
-    step_y,
-    step_dx,
-    extents,
-    strides_dy,
-    strides_y,
-    strides_dx,
-    KIND: tl.constexpr,
-    FINE: tl.constexpr,
-    WIDE: tl.constexpr,
-    TILED: tl.constexpr,
-    R: tl.constexpr,
-    B: tl.constexpr,
-):
-    """The gradient of R rows: sums over the row, then each element; read once unless tiled."""
-    n, rows = bounds(n, rows, step_dy, extents, strides_dy)
-    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    at_dy, at_y = place(row, extents, strides_dy), place(row, extents, strides_y)
-    at_dx = place(row, extents, strides_dx)
-    if TILED:
-        sums, rests = tl.zeros([R, B], WIDE), tl.zeros([R, B], WIDE)
-        masses, nans = tl.zeros([R], tl.int32), tl.zeros([R], tl.int32)
-        for start in range(start_of_loop(), n, B):
-            k = start + tl.arange(0, B).to(tl.int64)
-            live = (row < rows)[:, None] & (k < n)[None, :]
-            g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
-            p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
-            term, lost, m, nan = _weighted(g, p, live, KIND, FINE)
-            if FINE:
-                sums, rests = add_pairs(sums, rests, term, lost)
-            else:
-                sums += term
-            masses, nans = tl.maximum(masses, m), tl.maximum(nans, nan)
-        dot, rest = _sum(sums, rests, FINE)
-        for start in range(start_of_loop(), n, B):
-            k = start + tl.arange(0, B).to(tl.int64)
-            live = (row < rows)[:, None] & (k < n)[None, :]
-            g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
-            p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
-            result = _gradient(g, p, dot, rest, masses, nans, KIND, FINE)
-            tl.debug_barrier()  # dx may be dy or y
-            tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)
-    else:
-        k = tl.arange(0, B).to(tl.int64)
-        live = (row < rows)[:, None] & (k < n)[None, :]
-        g = tl.load(dy + grid(at_dy, k, step_dy), mask=live, other=0.0).to(WIDE)
-        p = tl.load(y + grid(at_y, k, step_y), mask=live, other=0.0).to(WIDE)
-        term, lost, masses, nans = _weighted(g, p, live, KIND, FINE)
-        dot, rest = _sum(term, lost, FINE)
-        result = _gradient(g, p, dot, rest, masses, nans, KIND, FINE)
-        tl.debug_barrier()  # dx may be dy or y
-        tl.store(dx + grid(at_dx, k, step_dx), result.to(dx.dtype.element_ty), mask=live)
