@@ -76,7 +76,8 @@ class Bound:
     arguments that f64 does not hold one by one. `zeroed`: +inf in
     this argument makes the weight of others 0; times an infinite gradient that is NaN by IEEE 754,
     or infinite, as the limit of large numbers is. `squared` is an argument whose differences are
-    squared in the accumulator: where that takes them out of its range, nothing is held. `walked` is
+    squared in the accumulator: where that takes them out of its range, nothing is held, nor where
+    one that rounds to 0 meets an infinite gradient. `walked` is
     an argument that is scanned one step after the other."""
 
     ulps: float = 1.0
@@ -144,8 +145,12 @@ def excused(
         least = np.longdouble(own.smallest_subnormal) * some.max(initial=0)
         with np.errstate(all="ignore"):
             vague |= np.abs(got.astype(np.longdouble) - want) <= least * _ROUNDINGS
-    if bound.squared and element is ElementKind.F64:
-        vague |= _leaves_squares(arguments[bound.squared])
+    if bound.squared:
+        # A difference that rounds to 0, times an infinite gradient, is NaN.
+        endless = bool(np.isinf(arguments.get("dy", 0.0)).any())
+        vague |= endless & ~np.isfinite(got) & ~np.isfinite(want)
+        if element is ElementKind.F64:
+            vague |= _leaves_squares(arguments[bound.squared])
     with np.errstate(all="ignore"):
         sizes, sums = bound.scale(subject, finite)[position], subject.truth(finite)[position]
         if bound.divided:

@@ -155,15 +155,16 @@ def summed_again(source, lists, scaling, view, kept, total):
         again = to_f64(total)
         if any_lane(is_endless(total)):
             places, scales = lists
-            again = splat(-0.0, view[3])
+            again, rest = none_of_blocks(view[3])
             for j in range(kept):
                 v = to_f64(load_wide(source, places[j], view))
+                u = v * unit_of(source)
                 if scaling != at.UNSCALED:
-                    u, v = v * unit_of(source), scaled(v, like(v, scales[j]), scaling)
-                    u = scaled(u, like(v, scales[j]), scaling)
-                    again += select(is_endless(v) & ~is_endless(u), u, v * unit_of(source))
-                else:
-                    again += v * unit_of(source)
+                    share = like(v, scales[j])
+                    u, v = scaled(u, share, scaling), scaled(v, share, scaling)
+                    u = select(is_endless(v) & ~is_endless(u), u, v * unit_of(source))
+                again, rest = plus(source, again, rest, u)
+            again = summed(source, again, rest)
         return again
 
     return in_f64
@@ -222,10 +223,11 @@ def joined_again(task, target, block, cols, total, rest):
         lost = is_endless(total) | is_nan(rest)
         again = total
         if any_lane(lost):
-            again = splat(-0.0, cols[4])
+            again, left = none_of_blocks(cols[4])
             for k in range(block[1], block[1] + block[2]):
                 v, r = get_part(task, PARTS * k, cols), get_part(task, PARTS * k + 1, cols)
-                again += select(is_nan(r), v, v * SMALL + r * SMALL)
+                again, left = plus(target, again, left, select(is_nan(r), v, v * SMALL + r * SMALL))
+            again = summed(target, again, left)
         return select(lost, INFINITY, total), again
 
     return scaled_down
