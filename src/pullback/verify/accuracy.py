@@ -72,13 +72,13 @@ class Bound:
     where it is infinite, or its sizes add up to nearly all its element can hold, infinities and NaN
     are not told apart, and what weights below the least number of the element would have added is
     not missed. `divided`: the result is a sum divided by a count, and only the sum has to fit.
-    `any_sum`: sums hold all there is, and nothing of that is excused, but products of `multiplied`
-    arguments that f64 does not hold one by one. `zeroed`: +inf in
-    this argument makes the weight of others 0; times an infinite gradient that is NaN by IEEE 754,
-    or infinite, as the limit of large numbers is. `squared` is an argument whose differences are
-    squared in the accumulator: where that takes them out of its range, nothing is held, nor where
-    one that rounds to 0 meets an infinite gradient. `walked` is
-    an argument that is scanned one step after the other."""
+    `any_sum`: sums hold all there is, and nothing of that is excused. `multiplied`: arguments whose
+    products f64 may not hold, each by itself. `zeroed`: +inf in this argument makes the weight of
+    others 0; times an infinite gradient that is NaN by IEEE 754, or infinite, as the limit of large
+    numbers is.
+    `squared` is an argument whose differences are squared in the accumulator: where that takes them
+    out of its range, nothing is held, nor where one that rounds to 0 meets an infinite gradient.
+    `walked` is an argument that is scanned one step after the other."""
 
     ulps: float = 1.0
     scale: Scale = result
@@ -120,14 +120,13 @@ def excused(
     bound = bound_of(subject)
     element = next(ElementKind.of(v) for v in arguments.values() if _is_floating(v))
     vague = _of_rounded_terms(subject, arguments, position, got, want)
+    if element is ElementKind.F64 and _products_overflow(bound, arguments):
+        sizes = bound.scale(subject, arguments)[position]  # 0 for infinite ones
+        overflows = (sizes > np.finfo(np.float64).max) | ~np.isfinite(want)
+        vague |= overflows & ~np.isfinite(got)
     if bound.any_sum:
         endless = bool(bound.zeroed) and bool(np.isposinf(arguments[bound.zeroed]).any())
-        vague |= endless & ~np.isfinite(got) & ~np.isfinite(want)
-        if element is ElementKind.F64 and _products_overflow(bound, arguments):
-            sizes = bound.scale(subject, arguments)[position]  # 0 for infinite ones
-            overflows = (sizes > np.finfo(np.float64).max) | ~np.isfinite(want)
-            vague |= overflows & ~np.isfinite(got)
-        return np.asarray(vague)
+        return np.asarray(vague | (endless & ~np.isfinite(got) & ~np.isfinite(want)))
     info = ml_dtypes.finfo(element.accumulator.dtype)
     top = np.longdouble(info.max)
     terms_of = _OF.get(bound.scale, tuple(arguments))

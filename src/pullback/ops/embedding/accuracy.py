@@ -13,7 +13,10 @@ BOUNDS = {
         multiplied=("weight", "per_sample_weights"),
     ),
     "embedding_bag_backward": Bound(
-        2, terms("dout", "per_sample_weights", "accumulate_into"), divided=True
+        2,
+        terms("dout", "per_sample_weights", "accumulate_into"),
+        divided=True,
+        multiplied=("dout", "per_sample_weights"),
     ),
     "embedding_bag_per_sample_weights_backward": Bound(
         2, terms("dout", "weight"), any_sum=True, multiplied=("dout", "weight")
