@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.verify.accuracy import RESULTS, Bound, largest
+from pullback.verify.accuracy import RESULTS, Bound, largest, size_of
 from pullback.verify.subject import Arguments, Subject
 
 
@@ -34,9 +34,14 @@ def of_losses(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
 
 
 def of_rows(subject: Subject, arguments: Arguments) -> tuple[Any, ...]:
-    """Of a gradient the largest dy in its row, of what is summed over all that for each."""
+    """Of a gradient the largest dy in its row, times its own weight y^(2-alpha) for alpha > 2; of
+    what is summed over all the largest dy for each."""
     rows = largest("dy")(subject, arguments)[0]
-    return rows, np.max(rows, initial=0) * max(np.size(arguments["dy"]), 1), 0.0
+    b = np.asarray(arguments["alpha"], np.longdouble) - 1
+    y = np.asarray(arguments["y"], np.longdouble)
+    with np.errstate(all="ignore"):
+        weights = np.where((b > 1) & (y > 0), y ** (1 - b), 1)
+    return rows * size_of(weights), np.max(rows, initial=0) * max(np.size(arguments["dy"]), 1), 0.0
 
 
 BOUNDS = {
