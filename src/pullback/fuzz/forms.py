@@ -63,11 +63,11 @@ def expect_same(check: str, got: Outcome, want: Outcome) -> None:
         if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
             what = f"{mine.dtype}{mine.shape}, wanted {theirs.dtype}{theirs.shape}"
             raise Mismatch(check, what)
-        if not _same(mine, theirs):
+        if not alike(mine, theirs):
             raise Mismatch(check, f"other bits: {difference(mine, theirs)}")
 
 
-def _same(got: Any, want: Any) -> bool:
+def alike(got: Any, want: Any) -> bool:
     """Equal bits; one NaN is as good as another, since which of two survives an addition is up to
     the processor."""
     if same_bits(got, want):

@@ -10,13 +10,13 @@ import numpy as np
 import pullback
 from pullback.distributed.windows import REDUCTIONS, reduced
 from pullback.fuzz import forms
-from pullback.fuzz.forms import Mismatch, Outcome, difference
+from pullback.fuzz.forms import Mismatch, Outcome, alike, difference
 from pullback.fuzz.layout import Layout, place
 from pullback.fuzz.memory import Memory
 from pullback.fuzz.trial import Trial
 from pullback.plan.stream import Stream, Workspace
 from pullback.tensor.view import TensorRef
-from pullback.verify.laws import LawBroken, compare, same_bits
+from pullback.verify.laws import LawBroken, compare
 
 _ALIGNED = 64  # bytes, of a workspace
 
@@ -55,7 +55,7 @@ def _segments(trial: Trial, want: Outcome) -> bool | None:
         )
         state = found.state
     own = whole[found.first : found.first + len(found.values)]
-    if not same_bits(found.values, np.ascontiguousarray(own)):
+    if not alike(found.values, np.ascontiguousarray(own)):
         raise Mismatch("windows", difference(found.values, np.ascontiguousarray(own)))
     return None
 
