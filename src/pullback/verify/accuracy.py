@@ -173,8 +173,11 @@ def excused(
         )
         lost = np.abs(got.astype(np.longdouble) - want)
         underflow = largest * np.longdouble(info.smallest_subnormal) * _ROUNDINGS
-        # An underflow times infinity is NaN.
+        # An underflow times infinity is NaN, whatever follows.
         vanished = np.isnan(got) & (rest < info.smallest_normal)
+        shrunk = {k: _changed(v, _shrinking, 1) for k, v in arguments.items() if k in bound.factors}
+        least = np.abs(subject.truth({**arguments, **shrunk})[position])
+        vanished |= np.isnan(got) & np.isinf(want) & (least < info.smallest_normal)
     return np.asarray(found | vague | (largest > top / 4) | (lost <= underflow) | vanished)
 
 
@@ -215,6 +218,10 @@ def _leaves_squares(values: Any) -> bool:
 
 def _growth(values: Any) -> Any:
     return np.maximum(np.abs(values), 1)
+
+
+def _shrinking(values: Any) -> Any:
+    return np.minimum(np.abs(values), 1)
 
 
 def _changed(value: Any, part: Callable[[Any], Any], instead: float = 0) -> Any:
