@@ -31,7 +31,9 @@ TAGS = {
     "x86_64": "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64",
     "aarch64": "py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64",
 }
-LIMIT = 8_000_000  # bytes of a wheel
+# Bytes of a wheel, by what its name says first of these. Of code for AVX2 deflate leaves 41 %, of
+# as much for aarch64 62 %.
+LIMITS = {"x86_64": 8_000_000, "aarch64": 10_500_000, "any": 8_000_000}
 KERNELS = "pullback/_kernels"
 
 
@@ -144,6 +146,10 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
             wheel.writestr(entry, data)
 
 
+def _limit(name: str) -> int:
+    return next(most for tag, most in LIMITS.items() if tag in name)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
@@ -166,10 +172,12 @@ def main() -> int:
         with TemporaryDirectory() as folder:
             kernels(pure, Path(folder), [*options, f"--machine={machine}"])
             made.append(packed(pure, Path(folder), TAGS[machine], given.out))
+    too_large = False
     for wheel in made:
-        size = wheel.stat().st_size
+        size, limit = wheel.stat().st_size, _limit(wheel.name)
+        too_large |= size > limit
         print(f"{wheel.name} {size / 1e6:.2f} MB {hashlib.sha256(wheel.read_bytes()).hexdigest()}")
-    return int(any(wheel.stat().st_size > LIMIT for wheel in made))
+    return int(too_large)
 
 
 if __name__ == "__main__":
