@@ -101,7 +101,7 @@ FOR = (
     (r"ops\.scan\.cpu_cumprod\.", "f16 bf16 f32"),
     (r"ops\.scan\.cpu_logcumsumexp_backward\.", "f32 f64"),
     (r"ops\.scan\.cpu_cumprod_backward\.", "f32"),
-    (r"ops\.segment\.cpu_(index|borders)\.", "f32"),
+    (r"ops\.segment\.cpu_(index|borders|direct)\.", "f32"),
     (r"ops\.segment_gather\.cpu_reduce\.(count_rows|resolve_ids)", "f32"),
     (r"ops\.embedding\.cpu_rows\.(number|place|sort)_rows", "f32"),
     (r"ops\.embedding\.cpu_bag\.(check_winners|count_holders|judge_winners)", "f32"),
