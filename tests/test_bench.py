@@ -152,6 +152,14 @@ def test_a_missed_nan_is_wrong() -> None:
     assert verdict((GOAL,), (np.where(GOAL == 0, nan, GOAL),), F32) == "wrong: misses a NaN"
 
 
+def test_sums_that_cancel_are_not_wrong_in_rows_of_one_number() -> None:
+    truth = np.linspace(-1, 1, 2000, dtype=np.longdouble)[:, None] * 1e-4
+    truth[0] = 1  # what the terms are as large as
+    rounded = (truth + 1e-7).astype(np.float32)
+    assert verdict((rounded,), (truth,), F32) == ""
+    assert verdict((rounded + np.float32(0.01),), (truth,), F32).startswith("wrong")
+
+
 def test_wrong_and_failing_peers_get_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: Any) -> Any:
         raise RuntimeError("not today")
