@@ -103,11 +103,8 @@ def _add(sums, place, v):
 @kernel
 def add_rows(task, lo, hi):
     """One item: all rows, in order."""
-    source, ids, (sums, counts, _) = (
-        pointer(task, at.SOURCE),
-        index_pointer(task, at.IDS),
-        _tables(task),
-    )
+    source, ids = pointer(task, at.SOURCE), index_pointer(task, at.IDS)
+    sums, counts, _ = _tables(task)
     rows, last, strict = word(task, at.ROWS), word(task, at.LAST), word(task, at.STRICT)
     columns, step, stride = word(task, at.COLUMNS), single_step(task), word(task, at.POSITION_ROW)
     pitch, whole = pitch_of(columns), columns // STRIP * STRIP
@@ -153,12 +150,9 @@ def _write_strip(task, state, block, cols):
 @kernel
 def write_sums(task, lo, hi):
     """Items are segments."""
-    target, strips, (sums, counts, earlier) = (
-        pointer(task, at.TARGET),
-        columns_of(task),
-        _tables(task),
-    )
-    state = (target, 0, target, sums, earlier)
+    target, strips = pointer(task, at.TARGET), columns_of(task)
+    sums, counts, earlier = _tables(task)
+    state = (target, 0, target, sums, earlier)  # `write_empty` wants the target third
     for s in range(lo, hi):
         block = (s, 0, 0, 0, counts[s], -1, 0, counts[s])
         over_columns(task, strips, sum_lanes(target), _write_strip, state, block)
